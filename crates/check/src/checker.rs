@@ -128,6 +128,9 @@ impl<'a> Checker<'a> {
         };
         report.format = crate::report::NATIVE.to_owned();
         report.goes_back = layer.abandoned;
+        report.scan = report.scan.and(&layer.scan);
+        // the errors of the layer, of whichever version, are among those of the newest one
+        let sound = report.clean || report.errors <= layer.errors();
         let mut versions = VersionsChecked::default();
         for snapshot in layer.others(report.clean) {
             if self.progress.cancelled() {
@@ -152,7 +155,7 @@ impl<'a> Checker<'a> {
             report.add_snapshot(snapshot.name.as_deref().unwrap_or_default(), checked);
         }
         if !report.clean {
-            report.native = Some(versions.state(layer, unchecked));
+            report.native = Some(versions.state(layer, unchecked, sound));
         }
         Ok(report)
     }
@@ -293,7 +296,7 @@ impl<'a> Checker<'a> {
         progress.phase(Phase::Connectivity);
         connectivity::check(&ctx, directories);
         progress.phase(Phase::Links);
-        links::check(&ctx);
+        counts.links = links::check(&ctx);
         progress.phase(Phase::Bitmaps);
         let blocks = layered.map_or(volume.geometry.blocks, |(layer, _)| layer.superblock.layout.blocks());
         bitmaps.compare(&ctx, blocks, &mut counts);

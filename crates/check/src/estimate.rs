@@ -32,6 +32,7 @@
 mod sample;
 mod shown;
 
+use crate::native::is_native;
 use crate::options::{Options, Progress, Refusal};
 use crate::phases::{bitmaps, superblock};
 use crate::problem::Problems;
@@ -147,13 +148,20 @@ pub fn estimate(
     speed: Option<DeviceSpeed>,
     progress: &dyn Progress,
 ) -> Result<Estimate, Refusal> {
+    if is_native(device) {
+        return Err(Refusal::new("a check of a native volume has no estimate"));
+    }
     make(device, options, speed, &|| progress.cancelled())
 }
 
 /// Estimates a check before it starts, where it may be long enough for an estimate to be useful: `None` where the
-/// descriptors alone show that it is short on any device, where there is no volume, and where `progress` reports that
-/// the check is cancelled.
+/// descriptors alone show that it is short on any device, where there is no ext volume, and where `progress` reports
+/// that the check is cancelled.
 pub fn estimate_if_long(device: &dyn BlockDevice, options: &Options, progress: &dyn Progress) -> Option<Estimate> {
+    // its first blocks contain no ext superblock, and the search for copies of one would read 128 MiB
+    if is_native(device) {
+        return None;
+    }
     let counters = Counters::default();
     let cancelled = || progress.cancelled();
     let scanner =

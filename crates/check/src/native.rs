@@ -13,6 +13,7 @@
 //! On a volume in use these checks are made of the generation that a snapshot pins ([`online`]).
 
 mod copies;
+mod counted;
 mod identity;
 mod image;
 mod layer;
@@ -35,6 +36,7 @@ pub(crate) use layer::{PhysicalLayer, Version, wrong_structure};
 use crate::options::Refusal;
 use crate::report::exit;
 use blockdev::BlockDevice;
+use counted::Counted;
 use format::native::BLOCK_SIZE;
 use format::native::snapshots::Snapshot;
 use format::native::superblock::{COPIES, NativeSuperblock};
@@ -94,7 +96,8 @@ fn read_listed(
     listed: Option<u32>,
     wanted: &dyn Fn(&Snapshot) -> bool,
 ) -> PhysicalLayer {
-    let mut reader = Reader::new(device, &superblock);
+    let counted = Counted::new(device);
+    let mut reader = Reader::new(&counted, &superblock);
     let (ends, blocks) = (device.geometry().len / SIZE, superblock.layout.blocks());
     let truncated = (ends < blocks).then_some((ends, blocks));
     let start = Start {
@@ -109,7 +112,8 @@ fn read_listed(
     for snapshot in list {
         let name = crate::render::escape(&snapshot.name);
         if snapshots.iter().any(|other| other.name.as_ref() == Some(&name)) {
-            reader.wrong(snapshot.root.physical, format!("the snapshot {name} is in the list twice"));
+            let what = format!("the snapshot {name} is in the list twice");
+            reader.wrong_record(&name, snapshot.root.physical, what);
         }
         snapshots.push(reader.snapshot(name, &snapshot, superblock.generation));
     }
@@ -118,9 +122,10 @@ fn read_listed(
         pinned::check(&mut reader, &live, &snapshots);
     }
     let left_out = left_out.iter().map(|snapshot| crate::render::escape(&snapshot.name)).collect();
-    let Reader { nodes, wrong, unreadable, no_mount, faulty, .. } = reader;
+    let Reader { nodes, wrong, unreadable, no_mount, faulty, bad, lost_tables, live_is_faulty, .. } = reader;
     PhysicalLayer {
         superblock,
+        scan: counted.scan(),
         nodes,
         live,
         snapshots,
@@ -128,6 +133,9 @@ fn read_listed(
         unreadable,
         no_mount,
         faulty,
+        bad,
+        lost_tables,
+        live_is_faulty,
         truncated,
         damaged: None,
         miscounted: None,

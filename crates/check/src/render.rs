@@ -3,13 +3,16 @@
 
 use crate::options::Repair;
 use crate::problem::Problem;
-use crate::report::{NATIVE, Remedy, Report, exit};
+use crate::report::{NATIVE, NativeState, Remedy, Report, Reported, exit};
 use crate::table::{Code, Fixer, Phase, Severity};
 use std::fmt::{self, Display, Write as _};
 use std::io;
 
 /// Placeholder in a sentence for a value that the problem lacks; no check should omit one.
 pub const UNKNOWN: &str = "(unknown)";
+
+/// Maximum number of snapshots in a suggested command.
+const NAMED: usize = 20;
 
 /// The text of a problem with its values. Missing values appear as [`UNKNOWN`]; bytes from the device are escaped, so
 /// that no name can forge a line or send control sequences to a terminal.
@@ -150,7 +153,7 @@ fn mount_of(snapshot: &str) -> String {
 pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
     let device = escape(report.device.as_bytes());
     for &phase in Phase::ALL {
-        let problems = || report.problems.iter().filter(|problem| problem.phase == phase);
+        let problems = || report.problems.iter().filter(|p| p.phase == phase && p.code != Code::TooManyProblems);
         let always = matches!(phase.label(), "1" | "2" | "3" | "4" | "5") && !report.cut_short();
         if !always && problems().next().is_none() {
             continue;
@@ -167,6 +170,9 @@ pub fn write_text(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
                 false => writeln!(out)?,
             }
         }
+    }
+    for unlisted in report.problems.iter().filter(|problem| problem.code == Code::TooManyProblems) {
+        writeln!(out, "{}", unlisted.text)?;
     }
     if report.repaired {
         writeln!(out, "\n{device}: ***** FILE SYSTEM WAS MODIFIED *****")?;
@@ -261,15 +267,31 @@ pub fn next_step(report: &Report) -> String {
     if lost || report.asked == Repair::All {
         return "what is left cannot be repaired: copy the data off".into();
     }
-    let safe = report.asked == Repair::No
-        && !report.goes_back
-        && left().all(|problem| problem.code.preen_safe())
-        && !report.problems.iter().any(|problem| problem.code.is_read_from_a_copy());
+    let safe = preening_suffices(report);
     if report.format == NATIVE && !safe {
-        let first = if report.mounted { "copy off what can be read" } else { "first copy off what can be read" };
-        return format!("{first}, {}: it returns to the previous generation if that is intact", then(report, "-fy"));
+        return native_in_general(report);
     }
     repair_with(report, if safe { "-fp" } else { "-fy" })
+}
+
+/// Whether `-p` repairs all errors that were found.
+fn preening_suffices(report: &Report) -> bool {
+    let problems = || report.problems.iter();
+    // an empty inode without a name is cleared, not connected
+    let is_cleared = |problem: &Reported| {
+        problem.code == Code::InodeUnattached
+            && !report.unlisted.contains_key(&problem.code)
+            && problems().any(|other| other.code == Code::InodeUnattachedEmpty && other.inode == problem.inode)
+    };
+    let is_native = report.format == NATIVE;
+    let of_superblock = |code| matches!(code, Code::NativeSuperblockDamaged | Code::NativeNotUnmounted);
+    report.asked == Repair::No
+        && !report.goes_back
+        && problems()
+            .filter(|problem| !problem.fixed && problem.severity >= Severity::Error)
+            .filter(|problem| !is_native || !of_superblock(problem.code) || !problem.code.preen_safe())
+            .all(|problem| !is_native && (problem.code.preen_safe() || is_cleared(problem)))
+        && !problems().any(|problem| problem.code.is_read_from_a_copy())
 }
 
 /// The next step that [`verdict`] names, without a full stop; `None` where there is none.
@@ -319,6 +341,19 @@ fn then(report: &Report, option: &str) -> String {
     }
 }
 
+/// The next step for a native volume where the possible repair was not determined, as on one in use: as a check without
+/// `--online` would name it, as far as that is known.
+fn native_in_general(report: &Report) -> String {
+    if report.native.as_ref().is_none_or(|state| state.unreadable && state.truncated.is_none()) {
+        let first = if report.mounted { "copy off what can be read" } else { "first copy off what can be read" };
+        return format!("{first}, {}: it returns to the previous generation if that is intact", then(report, "-fy"));
+    }
+    match report.problems.iter().any(|problem| !problem.fixed && problem.code == Code::NativeSuperblockDamaged) {
+        true => native_step(report, Remedy::Superblock),
+        false => native_is_lost(report),
+    }
+}
+
 /// The next step for a native volume where the possible repair is known.
 fn native_step(report: &Report, remedy: Remedy) -> String {
     match remedy {
@@ -357,13 +392,19 @@ fn native_is_lost(report: &Report) -> String {
             None => "neither the newest generation nor a snapshot can be read: restore the data from a backup".into(),
         };
     }
+    if state.sound {
+        return only_snapshots(report, state);
+    }
     let next = match &state.intact {
         Some(name) if state.unordered => {
             format!("copy the data off; the snapshot {} has no errors: `{}`", shell_word(name), mount_of(name))
         }
         Some(name) => {
             let name = shell_word(name);
-            format!("copy the data off, or {first}roll back to the snapshot {name}, which has no errors")
+            format!(
+                "copy the data off, or {first}roll back to the snapshot {name}, which has no errors; changes since \
+                 then are lost"
+            )
         }
         None if state.snapshots == 0 => "it has no snapshots, so remove the damaged files, or copy the data off".into(),
         None => "all its snapshots have errors as well, so remove the damaged files, or copy the data off".into(),
@@ -371,9 +412,37 @@ fn native_is_lost(report: &Report) -> String {
     format!("damage of a native volume cannot be repaired: {next}")
 }
 
+/// The next step where snapshots of a native volume are damaged and the newest generation is not: a rollback would lose
+/// changes and repair nothing.
+fn only_snapshots(report: &Report, state: &NativeState) -> String {
+    let named: Vec<String> = state.damaged.iter().take(NAMED).map(|name| shell_word(name)).collect();
+    if named.is_empty() {
+        return "damage of a native volume cannot be repaired: copy the data off".into();
+    }
+    let (first, device) = match (report.mounted, &report.place) {
+        (true, Some(place)) => ("", place),
+        (true, None) => ("unmount it first, then ", &report.device),
+        (false, _) => ("", &report.device),
+    };
+    let dashes = if named.iter().any(|name| name.starts_with('-')) { " --" } else { "" };
+    let (device, names) = (shell_word(&escape(device.as_bytes())), named.join(" "));
+    let more = match state.damaged.len().saturating_sub(named.len()) {
+        0 => String::new(),
+        more => format!(", and then {more} more, which a further check names"),
+    };
+    let otherwise = match state.stuck {
+        true => "; if that fails, as structures that it reads are damaged, copy the current files off",
+        false => "",
+    };
+    format!(
+        "only snapshots have errors, the current files have none: {first}delete the damaged snapshots with \
+         `extant snapshot delete{dashes} {device} {names}`{more}{otherwise}"
+    )
+}
+
 /// The next step after an aborted check.
 fn after_abort(report: &Report) -> String {
-    let next = |code| match code {
+    let next = |problem: &Reported| match problem.code {
         // a native volume has no copies of the metadata above its map
         Code::SuperblockFieldWrong | Code::FirstDataBlockWrong if report.format == NATIVE => {
             Some(native_is_lost(report))
@@ -381,13 +450,15 @@ fn after_abort(report: &Report) -> String {
         // the only such field, on which nothing else depends
         Code::SuperblockFieldWrong => Some(format!("set the field with tune2fs -m 5 {}", shell_word(&report.device))),
         Code::FirstDataBlockWrong => Some("try a backup superblock with -b".to_owned()),
+        // a mere reference to the device is cleared
+        Code::JournalDeviceNotFound if problem.expected == Some(0) => None,
         Code::JournalDeviceNotFound => Some("use e2fsck -j for a journal on another device".to_owned()),
         _ => None,
     };
-    match (report.problems.iter().find_map(|problem| next(problem.code)), report.asked) {
+    match (report.problems.iter().find_map(next), report.asked) {
         (Some(next), _) => next,
         (None, Repair::All) => "copy off what can be read".to_owned(),
-        (None, _) => repair_with(report, "-fy"),
+        (None, _) => repair_with(report, if preening_suffices(report) { "-fp" } else { "-fy" }),
     }
 }
 

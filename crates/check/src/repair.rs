@@ -13,6 +13,7 @@
 //! | module | repairs |
 //! | --- | --- |
 //! | `work` | common functions: blocks, inodes, free space |
+//! | `stopping` | none: where `-p` stops, and what it reports then |
 //! | `replay`, `journal`, `orphans`, `release`, `system_inodes` | pending work of the volume, and its system inodes |
 //! | `superblock`, `descriptors`, `bitmaps`, `space_maps`, `quota` | counts and locations |
 //! | `convert` | not a repair: converts block bitmaps into space maps, and back |
@@ -40,6 +41,7 @@ mod renames;
 mod replay;
 mod sharing;
 mod space_maps;
+mod stopping;
 mod superblock;
 mod system_inodes;
 mod work;
@@ -212,6 +214,7 @@ fn repair_target(
     };
     let Limits { total, per_code } = options.limits;
     let limits = Limits { total: total.max(LIMITS.total), per_code: per_code.max(LIMITS.per_code) };
+    let caller = options;
     let mut options = Options { limits, ..options.clone() };
     let mut seen = HashSet::from([overlay.fingerprint()]);
     let mut report: Option<Report> = None;
@@ -244,8 +247,15 @@ fn repair_target(
             }
         }
     }
-    let report = report.ok_or_else(|| failed("nothing was checked"))?;
-    iterations.conclude(report, target)
+    let mut report = report.ok_or_else(|| failed("nothing was checked"))?;
+    let stopped = iterations.stops(&report);
+    if stopped {
+        report = iterations.describe_remaining(report, Checker { name, device: &overlay, options: caller, progress })?;
+        if report.exit & exit::CANCELLED != 0 {
+            return Ok(report);
+        }
+    }
+    iterations.conclude(report, target, stopped)
 }
 
 /// Whether the structures that are read without a scan are intact: superblock, group descriptors, journal superblock
@@ -581,22 +591,14 @@ impl Iterations<'_> {
         let copied = self.overlay.clone();
         replay::close(work, &replayed)?;
         self.journal = Some([copied, self.overlay.clone()]);
+        // written even if a later problem stops `-p`, unless the journal itself had to be repaired first
+        if self.replayed.is_none() {
+            self.replayed = Some(self.overlay.clone());
+        }
         if replayed.damaged {
             self.repaired.push(Problem::new(Code::JournalDamaged));
         }
         Ok(None)
-    }
-
-    /// Whether `-p` stops at the problem: the administrator must decide whether another descriptor table is the right
-    /// one, and whether the volume or a log that it does not need, or that cannot be read, is newer.
-    fn needs_decision(&self, problem: &Problem) -> bool {
-        match problem.code {
-            Code::GroupDescriptorsTryBackup
-            | Code::JournalTypeUnknown
-            | Code::JournalFeatureUnknown
-            | Code::JournalReadOnlyFeatureUnknown => true,
-            code => code == Code::JournalRecoveryFlagMissing && self.problem_settings.preen(code) == Preen::Stops,
-        }
     }
 
     /// The refusal to write a repair after which the primary superblock or descriptors are still unusable, or a
@@ -629,17 +631,13 @@ impl Iterations<'_> {
             && !self.oscillating.contains(&code.fixer())
     }
 
-    /// Writes the changes to the device and completes the report.
-    fn conclude(self, mut report: Report, target: &mut Target<'_>) -> Result<Report, Refusal> {
+    /// Writes the changes to the device and completes the report; `stopped` where they are discarded.
+    fn conclude(mut self, mut report: Report, target: &mut Target<'_>, stopped: bool) -> Result<Report, Refusal> {
         let finished = target.was_interrupted;
-        // a volume of which only a copy of the superblock is usable cannot be mounted, even if everything else is right
-        let from_copy = |p: &Reported| p.code.is_read_from_a_copy();
-        // nor can one with a log that the administrator must decide on
-        let undecided = self.stopped.as_ref().is_some_and(|p| p.code == Code::JournalRecoveryFlagMissing);
-        if self.mode == Repair::Safe && (undecided || report.problems.iter().any(from_copy)) {
+        let left = self.leaves_errors(&report);
+        if left && self.mode == Repair::Safe {
             (report.clean, report.exit) = (false, report.exit | exit::LEFT);
         }
-        let left = !report.clean;
         if report.cut_short() {
             // most of the volume was not read: neither it nor the state in its superblock is changed
             return Ok(report);
@@ -647,14 +645,12 @@ impl Iterations<'_> {
         if let Some(refusal) = self.unknown_layout(&report) {
             return Err(refusal);
         }
-        let allowed = |p: &Reported| p.severity < Severity::Error || self.problem_settings.never(p.code);
-        let stopped = self.mode == Repair::Safe && left && !(report.errors > 0 && report.problems.iter().all(allowed));
-        let repaired = if stopped { Vec::new() } else { self.repaired };
+        let repaired = self.take_repaired(stopped);
         let before = self.found.fingerprint();
-        let final_state = if stopped { self.replayed.as_ref().unwrap_or(&self.found) } else { self.overlay };
+        let final_state = if stopped { self.remaining() } else { self.overlay };
         let was_replayed = self.replayed.as_ref().is_some_and(|after| after.fingerprint() != before);
         if stopped {
-            report.stopped_at = self.stopped.as_ref().map(|problem| Reported::from(problem).text);
+            report.stopped_at = self.stopped_at(&report);
             // otherwise the next run would trust the clean flag
             let marked = superblock::mark_errors(final_state).map_err(failed)?;
             if !marked && !was_replayed {
@@ -674,7 +670,8 @@ impl Iterations<'_> {
         // the flag alone needs no log, and with damage present the blocks that seem free may be in use
         let only_marks = stopped && !was_replayed;
         let log_space = self.unclaimed.known().filter(|_| !only_marks);
-        target.write(self.journal.as_ref(), final_state, log_space).map_err(failed)?;
+        let journal = self.journal.as_ref().filter(|_| !stopped || was_replayed);
+        target.write(journal, final_state, log_space).map_err(failed)?;
 
         let still: HashSet<String> = report.problems.iter().map(|p| p.text.clone()).collect();
         let (mut listed, mut separated) = (HashSet::new(), HashSet::new());

@@ -40,7 +40,7 @@ pub struct Report {
     pub repaired: bool,
     /// The number of errors found, listed or not.
     pub errors: u64,
-    /// The number of notes, listed or not; [`Code::TooManyProblems`] is one for each code that it stands for.
+    /// The number of notes, listed or not; [`Code::TooManyProblems`], which stands for problems, is none.
     pub advice: u64,
     /// The problems, by phase.
     pub problems: Vec<Reported>,
@@ -66,6 +66,9 @@ pub struct Report {
     /// The volume was mounted during the check, so that a repair requires unmounting it.
     #[serde(skip)]
     pub mounted: bool,
+    /// The folder that the volume is mounted on, where commands take that instead of the device.
+    #[serde(skip)]
+    pub place: Option<String>,
     /// The requested scope of the repair.
     #[serde(skip)]
     pub asked: Repair,
@@ -93,6 +96,12 @@ pub struct NativeState {
     pub unchecked: bool,
     /// Whether it has the mark of a volume in use without consistency, so that it cannot be rolled back to a snapshot.
     pub unordered: bool,
+    /// Whether the newest generation has no errors, apart from a damaged superblock: the others are in snapshots.
+    pub sound: bool,
+    /// The snapshots with errors.
+    pub damaged: Vec<String>,
+    /// Whether one of these may be impossible to delete, as structures that this reads are damaged.
+    pub stuck: bool,
     /// The number of snapshots that were read.
     pub snapshots: usize,
     /// The newest snapshot without errors.
@@ -229,7 +238,7 @@ pub struct Counts {
     pub inodes_total: u64,
     /// Directories.
     pub directories: u64,
-    /// Regular files.
+    /// Regular files; like the other types, and as with e2fsck, without system inodes such as that of the journal.
     pub regular: u64,
     /// Character devices.
     pub character_devices: u64,
@@ -243,7 +252,7 @@ pub struct Counts {
     pub symlinks: u64,
     /// Symbolic links with the target in the inode.
     pub fast_symlinks: u64,
-    /// Directory entries, `.` and `..` left out.
+    /// Hard links: names of files other than directories, without the first name of each.
     pub links: u64,
     /// Blocks in use, metadata included; of a native volume with all of its metadata regions.
     pub blocks: u64,
@@ -257,14 +266,14 @@ pub struct Counts {
     pub fragmented_directories: u64,
     /// Inodes with an extent tree, by its depth: `[0]` has its extents in the inode.
     pub extent_depths: [u64; 6],
-    /// Inodes with an indirect block map, by its depth: `[0]` has direct blocks only.
+    /// Inodes with an indirect block map, by its depth: `[0]` has direct blocks only. System inodes are not included.
     pub indirect_depths: [u64; 4],
-    /// Sum of the sizes of all regular files, in bytes.
+    /// Sum of the sizes of all regular files, in bytes, without system inodes.
     pub bytes: u64,
 }
 
 impl Counts {
-    /// Counts an inode in use.
+    /// Counts an inode in use; a system inode has no `kind` here.
     pub(crate) fn count_inode(&mut self, kind: Option<FileKind>, size: u64) {
         self.inodes += 1;
         match kind {
@@ -344,11 +353,6 @@ impl AddAssign<&Counts> for Counts {
     }
 }
 
-/// The number of [`Code::TooManyProblems`], which the findings list and do not count.
-fn rows(problems: &[Problem]) -> u64 {
-    problems.iter().filter(|problem| problem.code == Code::TooManyProblems).count() as u64
-}
-
 /// [`Report::format`] of native volumes.
 pub(crate) const NATIVE: &str = "extant";
 
@@ -375,7 +379,7 @@ impl Report {
             exit,
             repaired: false,
             errors: findings.count(Severity::Error).saturating_add(findings.count(Severity::Fatal)),
-            advice: findings.count(Severity::Advice).saturating_add(rows(&findings.problems)),
+            advice: findings.count(Severity::Advice),
             problems: findings.problems.iter().map(Reported::from).collect(),
             unlisted,
             not_looked_at: Vec::new(),
@@ -384,6 +388,7 @@ impl Report {
             native: None,
             chosen: None,
             mounted: false,
+            place: None,
             asked: Repair::No,
             scan,
             counts,
@@ -395,7 +400,7 @@ impl Report {
     pub fn kinds(&self) -> Vec<Kind> {
         // of each code the number listed, and the number not listed
         let mut numbers: BTreeMap<Code, (u64, u64)> = BTreeMap::new();
-        for problem in &self.problems {
+        for problem in self.problems.iter().filter(|problem| problem.code != Code::TooManyProblems) {
             numbers.entry(problem.code).or_default().0 += 1;
         }
         for (&code, &count) in &self.unlisted {

@@ -13,6 +13,7 @@ use check::{Estimate, Options, Refusal, Repair};
 use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, Args};
 use serde::Serialize;
+use serde_json::Value;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,8 +54,9 @@ Without -p or -y nothing is changed. -p repairs only what cannot lose anything; 
     Without -f an ext2, ext3, ext4 or rext3 volume that is marked clean is not checked, as with e2fsck.
 
 -y repairs little on a native volume: it rewrites a damaged superblock, and where the newest generation cannot be read \
-    but the one before is intact, it goes back to that one and says so. All other damage is reported only: roll back to a \
-    snapshot, or copy the data off.
+    but the one before is intact, it goes back to that one and says so. All other damage is reported only: \
+    where only snapshots are damaged, delete them; otherwise copy the data off, or roll back to a snapshot, which loses \
+    later changes.
 
 On a native volume -p has one exception: where the newest of its two superblocks is destroyed, which cannot be distinguished \
     in general from one torn by a loss of power, -p goes back to the generation of the other one, if that has no errors. This \
@@ -161,7 +163,7 @@ struct Printed<'a> {
     report: &'a Report,
     /// The number of problems of each kind, found and listed.
     kinds: Vec<Kind>,
-    /// The volume is marked clean and was not checked.
+    /// The volume is marked clean and was not checked. Counts that its superblock lacks are null.
     skipped: bool,
     /// The reason why the check is incomplete.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -214,6 +216,9 @@ struct Refused<'a> {
 
 /// Estimated seconds from which on a check reports its duration before it begins.
 const LONG: f64 = 10.0;
+
+/// The counts that the superblock of a volume has: others are unknown where it was not checked.
+const COUNTED_BY_SUPERBLOCK: [&str; 4] = ["inodes", "inodes_total", "blocks", "blocks_total"];
 
 /// The message for `-E journal_only` on a journal that can be replayed only in part.
 const DAMAGED_JOURNAL: &str = "the journal is damaged and nothing was changed; check -fy recovers what can be";
@@ -437,6 +442,10 @@ impl Check {
         settings: &Settings,
         watch: &Watch,
     ) -> Result<clean_flag::LeftClean, Option<String>> {
+        // it has no flag that could be trusted, and no journal
+        if check::is_native(&**device) {
+            return Err(None);
+        }
         let word = |orphans| match clean_flag::left_clean(&**device, options.now, settings, orphans) {
             Ok(_) if !check::first_sight(&**device, options, watch) => Err(None),
             word => word,
@@ -568,7 +577,17 @@ impl Check {
         });
         let next = step_of_verdict(report);
         let report = shortened.as_ref().unwrap_or(report);
-        print_json(&Printed { report, kinds: report.kinds(), skipped, error, next, warnings: warnings() })
+        let printed = Printed { report, kinds: report.kinds(), skipped, error, next, warnings: warnings() };
+        if !skipped {
+            return print_json(&printed);
+        }
+        let mut printed = serde_json::to_value(&printed).map_err(io::Error::from)?;
+        for (name, count) in printed.get_mut("counts").and_then(Value::as_object_mut).into_iter().flatten() {
+            if !COUNTED_BY_SUPERBLOCK.contains(&name.as_str()) {
+                *count = Value::Null;
+            }
+        }
+        print_json(&printed)
     }
 
     /// Reports a volume that cannot be checked.

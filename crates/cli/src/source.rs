@@ -267,7 +267,12 @@ fn no_volume(device: &dyn BlockDevice, e: &fs::Error, asked: bool, snapshot: Opt
     {
         return format!("not an ext2/3/4 or Extant volume: {zeros}");
     }
-    format!("not an ext2/3/4 or Extant volume, or a damaged one ({what}); if it is damaged, {next}")
+    let damaged = format!("not an ext2/3/4 or Extant volume, or a damaged one ({what})");
+    if has_backup(device) {
+        return format!("{damaged}; if it is damaged, {next}");
+    }
+    // one whose superblocks are both destroyed cannot be distinguished from other content
+    format!("{damaged}; a native volume in this state has to be restored from a backup; if it is an ext volume, {next}")
 }
 
 /// Whether a device has a backup superblock where mke2fs puts the first one, with blocks of 1, 2 or 4 KiB.

@@ -1,10 +1,11 @@
 //! The physical layer of a native volume: its metadata maps, chunk table and snapshots.
 
 use crate::problem::{Problem, Problems};
-use crate::table::Code;
+use crate::report::Scan;
+use crate::table::{Code, Severity};
 use format::FsBlock;
 use format::native::chunk_table::Chunk;
-use format::native::map::{ENTRIES, Entry, Node};
+use format::native::map::{BlockKind, ENTRIES, Entry, Node};
 use format::native::superblock::NativeSuperblock;
 use format::native::{BLOCK_SIZE, Layout};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -17,6 +18,8 @@ pub(super) const BITS: u32 = ENTRIES.ilog2();
 /// The physical layer, read and checked before the volumes above its maps.
 pub(crate) struct PhysicalLayer {
     pub(crate) superblock: NativeSuperblock,
+    /// The cost of reading it.
+    pub(crate) scan: Scan,
     pub(super) nodes: Nodes,
     /// The newest generation.
     pub(crate) live: Version,
@@ -31,6 +34,12 @@ pub(crate) struct PhysicalLayer {
     pub(super) no_mount: BTreeSet<u64>,
     /// The snapshots with errors of their own, by name.
     pub(super) faulty: BTreeSet<String>,
+    /// The blocks with errors that concern every version that uses them.
+    pub(super) bad: BTreeSet<u64>,
+    /// The snapshots whose chunk table cannot be read, by name.
+    pub(super) lost_tables: BTreeSet<String>,
+    /// Whether an error concerns the newest generation, not only snapshots.
+    pub(super) live_is_faulty: bool,
     /// The blocks of the device and of the volume, where the device has fewer.
     pub(crate) truncated: Option<(u64, u64)>,
     /// The damaged one of the two superblocks: its block, and a description.
@@ -91,6 +100,19 @@ pub(super) fn entry_of(nodes: &Nodes, layout: &Layout, root: &Entry, index: u64)
         entry = nodes.get(&NodeName::new(&entry, level, number))?.get(slot)?;
     }
     Some(entry)
+}
+
+/// Whether the nodes on the path to an index are intact.
+pub(super) fn has_path(nodes: &Nodes, layout: &Layout, root: &Entry, index: u64) -> bool {
+    let mut entry = *root;
+    for level in (0..layout.levels()).rev() {
+        let number = index >> (BITS * (u32::from(level) + 1));
+        let slot = (index >> (BITS * u32::from(level))) as usize % ENTRIES;
+        let Some(node) = nodes.get(&NodeName::new(&entry, level, number)) else { return false };
+        let Some(below) = node.get(slot) else { return true };
+        entry = below;
+    }
+    true
 }
 
 impl Version {
@@ -173,6 +195,21 @@ impl PhysicalLayer {
         self.unreadable.is_some() || self.truncated.is_some() || !self.wrong.is_empty()
     }
 
+    /// The number of errors that [`PhysicalLayer::report`] reports.
+    pub(crate) fn errors(&self) -> u64 {
+        let problems = Problems::default();
+        self.report(&problems);
+        let found = problems.finish();
+        found.count(Severity::Error).saturating_add(found.count(Severity::Fatal))
+    }
+
+    /// Whether the newest generation has no errors in this layer, whatever errors its snapshots have. A damaged
+    /// superblock is not one, as the other one is used.
+    pub(super) fn live_is_sound(&self) -> bool {
+        let usable = self.unreadable.is_none() && self.truncated.is_none();
+        usable && !self.live_is_faulty && !self.abandoned && !self.superblock.unordered
+    }
+
     /// The snapshots whose volumes are checked besides the newest generation: those that differ from it and from all
     /// before them in the list. One with the map of a newest generation that has changes in its map log is checked only
     /// where that has errors.
@@ -186,21 +223,39 @@ impl PhysicalLayer {
 
     /// Whether no error lies in a block that a snapshot uses.
     pub(super) fn is_intact(&self, snapshot: &Version) -> bool {
-        let wrong: HashSet<u64> = self.wrong.iter().map(|(physical, _)| *physical).collect();
         let named = snapshot.name.as_ref().is_some_and(|name| self.faulty.contains(name));
-        let mut intact = !named && self.truncated.is_none();
+        let mut sound = !named && self.truncated.is_none();
+        let whole = self.walk(snapshot, |entry| sound &= !self.bad.contains(&entry.physical));
+        whole && sound
+    }
+
+    /// Whether the structures that the deletion of a snapshot reads are intact: its map, chunk table and block bitmaps.
+    pub(super) fn can_be_deleted(&self, snapshot: &Version) -> bool {
+        let mut sound = snapshot.name.as_ref().is_none_or(|name| !self.lost_tables.contains(name));
+        let whole = self.walk(snapshot, |entry| {
+            sound &= entry.kind != BlockKind::BlockBitmap || !self.bad.contains(&entry.physical);
+        });
+        whole && sound
+    }
+
+    /// Calls `see` with every entry in the map of a snapshot, also those of nodes; returns whether all nodes are
+    /// intact.
+    fn walk(&self, snapshot: &Version, mut see: impl FnMut(&Entry)) -> bool {
+        let mut whole = true;
         let mut above = vec![(0u64, snapshot.root)];
         for level in (0..self.superblock.layout.levels()).rev() {
             let mut below = Vec::new();
             for (number, entry) in above {
+                see(&entry);
                 let node = self.nodes.get(&NodeName::new(&entry, level, number));
-                intact &= node.is_some() && !wrong.contains(&entry.physical);
+                whole &= node.is_some();
                 let present = node.into_iter().flat_map(Node::present);
                 below.extend(present.map(|(slot, entry)| (number << BITS | slot as u64, entry)));
             }
             above = below;
         }
-        intact && !above.iter().any(|(_, entry)| wrong.contains(&entry.physical))
+        above.iter().for_each(|(_, entry)| see(entry));
+        whole
     }
 
     /// Whether the blocks of a snapshot that every mount reads are intact.

@@ -3,7 +3,7 @@
 //! A block of a data group is *pinned* where it is free in the newest bitmap and used in that of a snapshot; the
 //! group's descriptor counts those. And no block may contain metadata in one generation and file data in another.
 
-use super::layer::Version;
+use super::layer::{Version, has_path};
 use super::reader::Reader;
 use super::used_blocks::{Bits, set_in};
 use format::group::{Group, GroupFlags};
@@ -45,12 +45,19 @@ pub(super) fn check(reader: &mut Reader<'_>, live: &Version, snapshots: &[Versio
             let used = bitmaps.bits(reader, own.as_ref());
             pinned = union.iter().zip(used).map(|(union, used)| u64::from((union & !used).count_ones())).sum();
         }
-        if pinned != group.pinned() {
+        let mut versions: Vec<(&Version, Option<Entry>)> =
+            std::iter::once((live, own)).chain(snapshots.iter().zip(entries)).collect();
+        let all = versions.len();
+        // the bits of a damaged bitmap prove nothing
+        versions.retain(|(version, entry)| bitmaps.is_known(reader, version, entry.as_ref()));
+        if pinned != group.pinned() && versions.len() == all {
             let counted = group.pinned();
             let text = format!("group {number} counts {counted} blocks pinned by snapshots, should be {pinned}");
             reader.wrong(at, text);
         }
-        let versions: Vec<_> = std::iter::once((live, own)).chain(snapshots.iter().zip(entries)).collect();
+        // nor do chunks that are missing because the table with them is damaged
+        let has_table = |name: &String| !reader.lost_tables.contains(name);
+        versions.retain(|(version, _)| version.name.as_ref().is_none_or(has_table));
         if same && versions.windows(2).all(|pair| same_regions(pair[0].0, pair[1].0, chunks)) {
             continue;
         }
@@ -111,6 +118,15 @@ struct Bitmaps {
 impl Bitmaps {
     fn entry(&self, reader: &Reader<'_>, version: &Version) -> Option<Entry> {
         reader.entry(version, self.index?)
+    }
+
+    /// Whether the bitmap of a version is intact, or was never written.
+    fn is_known(&self, reader: &Reader<'_>, version: &Version, entry: Option<&Entry>) -> bool {
+        match (entry, self.index) {
+            (Some(entry), _) => !reader.bad.contains(&entry.physical),
+            (None, Some(index)) => has_path(&reader.nodes, &reader.layout, &version.root, index),
+            (None, None) => true,
+        }
     }
 
     /// The bits of a bitmap; all zero for one that was never written or cannot be read, which was already reported.

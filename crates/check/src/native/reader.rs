@@ -32,6 +32,12 @@ pub(super) struct Reader<'a> {
     pub(super) no_mount: BTreeSet<u64>,
     /// As [`PhysicalLayer::faulty`].
     pub(super) faulty: BTreeSet<String>,
+    /// As [`PhysicalLayer::bad`].
+    pub(super) bad: BTreeSet<u64>,
+    /// As [`PhysicalLayer::lost_tables`].
+    pub(super) lost_tables: BTreeSet<String>,
+    /// As [`PhysicalLayer::live_is_faulty`].
+    pub(super) live_is_faulty: bool,
     pub(super) nodes: Nodes,
     /// Leaves whose entries were checked.
     pub(super) checked: HashSet<NodeName>,
@@ -77,6 +83,9 @@ impl<'a> Reader<'a> {
             unreadable: None,
             no_mount: BTreeSet::new(),
             faulty: BTreeSet::new(),
+            bad: BTreeSet::new(),
+            lost_tables: BTreeSet::new(),
+            live_is_faulty: false,
             nodes: HashMap::new(),
             checked: HashSet::new(),
             led: BTreeMap::new(),
@@ -111,7 +120,14 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn wrong(&mut self, physical: u64, what: impl Into<String>) {
+        self.bad.insert(physical);
+        self.wrong_here(physical, what);
+    }
+
+    /// Records an error about a block that concerns only the version that is being read.
+    fn wrong_here(&mut self, physical: u64, what: impl Into<String>) {
         let what = what.into();
+        self.live_is_faulty |= self.snapshot.is_none();
         self.faulty.extend(self.snapshot.clone());
         self.wrong.push((
             physical,
@@ -120,6 +136,12 @@ impl<'a> Reader<'a> {
                 None => what,
             },
         ));
+    }
+
+    /// Records an error in the record of a snapshot, which the description names.
+    pub(super) fn wrong_record(&mut self, name: &str, physical: u64, what: String) {
+        self.faulty.insert(name.to_owned());
+        self.wrong.push((physical, what));
     }
 
     /// Records an error in a block that every mount needs.
@@ -140,9 +162,8 @@ impl<'a> Reader<'a> {
             self.wrong(root.physical, format!("the generation of snapshot {name} is newer than the volume's"));
         }
         if generation != root.generation {
-            self.faulty.insert(name.clone());
             let what = format!("the record of snapshot {name} has generation {generation}, but its map has another");
-            self.wrong(root.physical, what);
+            self.wrong_record(&name, root.physical, what);
         }
         self.snapshot = Some(name.clone());
         let version = self.version(Some(name), Start { root, map_log: MapLog::new(), generation, records: chunks });
@@ -158,7 +179,7 @@ impl<'a> Reader<'a> {
         }
         let chunks = self.table(&start);
         for (physical, what) in used.compare(&chunks) {
-            self.wrong(physical, what);
+            self.wrong_here(physical, what);
         }
         let layout = self.layout;
         for physical in used.of(&self.reserved) {
@@ -338,10 +359,14 @@ impl<'a> Reader<'a> {
         let (mut in_use, mut intact) = (0, true);
         for block in 0..u64::from(records.div_ceil(chunk_table::RECORDS)) {
             let index = self.layout.table().start + block;
-            let Some(entry) = entry_of(&self.nodes, &self.layout, root, index) else { continue };
+            let Some(entry) = entry_of(&self.nodes, &self.layout, root, index) else {
+                self.lost_tables.extend(self.snapshot.clone());
+                continue;
+            };
             let parsed =
                 self.block(&entry, Position::Block(index)).map(|bytes| chunk_table::parse(&bytes, &self.layout));
             let Some(found) = self.parsed(entry.physical, parsed) else {
+                self.lost_tables.extend(self.snapshot.clone());
                 intact = false;
                 continue;
             };

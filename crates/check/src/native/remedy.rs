@@ -17,8 +17,9 @@ impl VersionsChecked {
         self.outcomes.insert(snapshot.root_name(), outcome.map(|report| report.clean));
     }
 
-    /// The state of the volume; `unchecked` where the volume of the newest generation could not be checked.
-    pub(crate) fn state(&self, layer: &PhysicalLayer, unchecked: bool) -> NativeState {
+    /// The state of the volume; `unchecked` where the volume of the newest generation could not be checked, `sound`
+    /// where it has no errors.
+    pub(crate) fn state(&self, layer: &PhysicalLayer, unchecked: bool, sound: bool) -> NativeState {
         let newest = |fits: &dyn Fn(&Version) -> bool| -> Option<String> {
             let fitting = layer.snapshots.iter().filter(|snapshot| fits(snapshot));
             fitting.max_by_key(|snapshot| snapshot.root.generation)?.name.clone()
@@ -27,7 +28,16 @@ impl VersionsChecked {
         let is_intact = |snapshot: &Version| layer.is_intact(snapshot) && outcome(snapshot) == Some(Some(true));
         // one with the map of the newest generation is not checked again
         let has_volume = |snapshot: &Version| outcome(snapshot).map_or(!unchecked, |outcome| outcome.is_some());
+        let sound = sound && !unchecked && layer.live_is_sound();
+        // one with the map of the newest generation is as sound as that
+        let is_damaged = |snapshot: &&Version| {
+            !layer.is_intact(snapshot) || !outcome(snapshot).map_or(sound, |outcome| outcome == Some(true))
+        };
+        let damaged: Vec<&Version> = layer.snapshots.iter().filter(is_damaged).collect();
         NativeState {
+            sound,
+            stuck: damaged.iter().any(|snapshot| !layer.can_be_deleted(snapshot)),
+            damaged: damaged.iter().filter_map(|snapshot| snapshot.name.clone()).collect(),
             unreadable: unchecked || layer.unreadable.is_some(),
             unchecked,
             unordered: layer.superblock.unordered,

@@ -119,7 +119,8 @@ impl InodeCheck<'_> {
         if self.claimer.is_checking() {
             self.ctx.inodes.put(inode, InodeRecord { kind, marks, links });
         }
-        harvest.counts.count_inode(kind, raw.size());
+        // as e2fsck does, system inodes count as used, but not as files
+        harvest.counts.count_inode(kind.filter(|_| ordinary), raw.size());
         harvest.quota.count(self.ctx.volume, inode, &raw);
         if unused_own {
             return;
@@ -592,12 +593,14 @@ impl InodeCheck<'_> {
             }
             let words = words(&raw.disk.i_block);
             trees.indirect_root(&fields, &words, &mut tally, &mut harvest.found);
-            let depth = words.iter().skip(12).filter(|w| **w != 0).count();
+            let depth = words.iter().skip(12).rposition(|w| *w != 0).map_or(0, |n| n + 1);
             if kind == Some(FileKind::Symlink) && depth > 0 {
                 // a target has one block, whatever else the map contains
                 self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(fields.size));
             }
-            if let Some(depth) = harvest.counts.indirect_depths.get_mut(depth) {
+            if matches!(self.role(inode), Role::Ordinary | Role::Root)
+                && let Some(depth) = harvest.counts.indirect_depths.get_mut(depth)
+            {
                 *depth += 1;
             }
         }

@@ -11,15 +11,22 @@ use format::inode::FileKind;
 /// The most links a directory can count (`EXT4_LINK_MAX`); one with more counts 1, under the feature dir_nlink.
 const LINK_MAX: u32 = 65_000;
 
-/// Checks all inodes in use, in the order of their numbers.
-pub(crate) fn check(ctx: &Context<'_>) {
+/// Checks all inodes in use, in the order of their numbers. Returns the number of hard links: names of files other than
+/// directories, without the first name of each.
+pub(crate) fn check(ctx: &Context<'_>) -> u64 {
+    let mut links = 0u64;
     for (inode, record) in ctx.inodes.used() {
         // system inodes need no name; a root without links was already reported as missing
         if record.marks.contains(Marks::OWN) && (inode != InodeNo::ROOT || record.links == 0) {
             continue;
         }
-        check_inode(ctx, inode, record, ctx.inodes.names(inode));
+        let names = ctx.inodes.names(inode);
+        if record.kind != Some(FileKind::Directory) {
+            links += u64::from(names.saturating_sub(1));
+        }
+        check_inode(ctx, inode, record, names);
     }
+    links
 }
 
 fn check_inode(ctx: &Context<'_>, inode: InodeNo, record: InodeRecord, names: u32) {

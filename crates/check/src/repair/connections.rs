@@ -41,7 +41,7 @@ fn make_directory(work: &Work<'_>, number: InodeNo, parent: InodeNo, mode: u16) 
     inode.set_ctime(now);
     inode.set_mtime(now);
     inode.set_crtime(now);
-    if !rebuild::write(work, number, &mut inode, parent, Vec::new(), &[], &[])? {
+    if !rebuild::write(work, number, &mut inode, parent, Vec::new(), rebuild::Old::default())? {
         return Ok(false);
     }
     work.put_inode(number, inode)?;
@@ -99,7 +99,7 @@ fn attach(work: &Work<'_>, inodes: &[InodeNo]) -> Result<()> {
             Named { inode: **inode, name: format!("#{inode}").into_bytes(), file_type: type_of(kind), hash: None }
         })
         .collect();
-    if names.is_empty() || !rebuild::rebuild(work, lost, names)? {
+    if names.is_empty() || !rebuild::rebuild_lost_and_found(work, lost, names)? {
         return Ok(());
     }
     for inode in found {
@@ -111,7 +111,7 @@ fn attach(work: &Work<'_>, inodes: &[InodeNo]) -> Result<()> {
 }
 
 /// The directory lost+found, if the root has an entry for it.
-fn find_lost(work: &Work<'_>) -> Result<Option<InodeNo>> {
+pub(super) fn find_lost(work: &Work<'_>) -> Result<Option<InodeNo>> {
     let Some(walk) = work.walk() else { return Ok(None) };
     let Some(root) = work.inode(InodeNo::ROOT)? else { return Ok(None) };
     let hashed = format_of(work, &root).is_some_and(|format| format.dir.hashed);

@@ -1,5 +1,6 @@
 //! Directories: blocks are repaired in place where that suffices; otherwise the directory is rebuilt.
 
+use super::connections;
 use super::entries::{self, EntryCheck};
 use super::inline;
 use super::maps;
@@ -24,6 +25,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
             *by_dir.entry(dir).or_insert(false) |= asks_for_rebuilding(problem.code);
         }
     }
+    let lost = connections::find_lost(work)?;
     for (dir, anew) in by_dir {
         work.make_stale();
         let Some(mut inode) = work.inode(dir)? else { continue };
@@ -41,7 +43,10 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 work.clear_inode(dir)?;
             }
         } else if anew || !repair_in_place(work, dir, &inode)? {
-            rebuild::rebuild(work, dir, Vec::new())?;
+            match lost == Some(dir) {
+                true => rebuild::rebuild_lost_and_found(work, dir, Vec::new())?,
+                false => rebuild::rebuild(work, dir, Vec::new())?,
+            };
         }
     }
     Ok(())

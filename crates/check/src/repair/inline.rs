@@ -30,7 +30,7 @@ pub(super) fn move_out(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -
             names.retain(|named: &Named| named.inode.get() != 0);
             attributes::drop_inline_value(inode);
             inode.set_flags(flags);
-            rebuild::write(work, number, inode, InodeNo(parent), names, &[], &[])
+            rebuild::write(work, number, inode, InodeNo(parent), names, rebuild::Old::default())
         }
         Some(FileKind::Symlink) if inode.raw().size() < I_BLOCK as u64 => {
             inode.set_flags(flags - InodeFlags::EXTENTS);

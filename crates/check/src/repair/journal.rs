@@ -52,10 +52,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
             })?,
             Code::JournalDeviceNotFound => {
-                let disk = &work.volume().disk;
-                let recover = work.volume().features.incompat.contains(Incompat::NEEDS_RECOVERY);
-                let named = disk.s_journal_inum.get() != 0 || disk.s_journal_dev.get() != 0;
-                if !named && !recover && !work.volume().features.compat.contains(Compat::HAS_JOURNAL) {
+                if journal::is_mere_reference(work.volume()) {
                     edit_feature(work, |sb| sb.s_journal_uuid = [0; 16])?;
                 }
             }

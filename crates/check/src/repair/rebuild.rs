@@ -24,20 +24,46 @@ const ROOT_HEAD: usize = 32;
 /// Bytes of a node before its entries: one empty directory entry.
 const NODE_HEAD: usize = 8;
 
+/// The blocks of a directory before it is rebuilt.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Old<'a> {
+    /// Its blocks, which are used again.
+    pub(super) blocks: &'a [u64],
+    /// The blocks of its map, which are used again.
+    pub(super) nodes: &'a [u64],
+    /// Whether it retains its size where it needs fewer blocks.
+    pub(super) retains_size: bool,
+}
+
+/// Maximum number of blocks of a directory that retains its size; mke2fs makes lost+found of 16 KiB.
+const RETAINED: usize = 4096;
+
 /// Rebuilds a directory with its names and those of `more`; an old entry with the same name as one in `more` is
 /// dropped.
 pub(super) fn replace(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
     let taken: HashSet<Vec<u8>> = more.iter().map(|named| named.name.clone()).collect();
-    rebuild_retaining(work, dir, more, |name| !taken.contains(name))
+    rebuild_retaining(work, dir, more, false, |name| !taken.contains(name))
 }
 
 /// Rebuilds a directory with its names and those of `more`, which are renamed where they are in use. Returns whether
 /// there was space.
 pub(super) fn rebuild(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
-    rebuild_retaining(work, dir, more, |_| true)
+    rebuild_retaining(work, dir, more, false, |_| true)
 }
 
-fn rebuild_retaining(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, retain: impl Fn(&[u8]) -> bool) -> Result<bool> {
+/// As [`rebuild`], for lost+found, which retains its size: mke2fs allocates its blocks in advance, so that a repair of
+/// a full volume can link files into it.
+pub(super) fn rebuild_lost_and_found(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
+    rebuild_retaining(work, dir, more, true, |_| true)
+}
+
+fn rebuild_retaining(
+    work: &Work<'_>,
+    dir: InodeNo,
+    more: Vec<Named>,
+    retains_size: bool,
+    retain: impl Fn(&[u8]) -> bool,
+) -> Result<bool> {
     work.make_stale();
     let Some(mut inode) = work.inode(dir)? else { return Ok(false) };
     let Some(format) = format_of(work, &inode) else { return Ok(false) };
@@ -68,23 +94,23 @@ fn rebuild_retaining(work: &Work<'_>, dir: InodeNo, more: Vec<Named>, retain: im
     names.extend(more);
     let parent = parent.unwrap_or(InodeNo::ROOT);
     let own = maps::exclusive(work, &nodes);
-    let written = write(work, dir, &mut inode, parent, names, &blocks, &own)?;
+    let old = Old { blocks: &blocks, nodes: &own, retains_size };
+    let written = write(work, dir, &mut inode, parent, names, old)?;
     if written {
         work.put_inode(dir, inode)?;
     }
     Ok(written)
 }
 
-/// Writes these names into a directory with the blocks `blocks` and the map blocks `nodes`; further blocks are
-/// allocated. Changes `inode`, which the caller writes. `false` where there is no free block.
+/// Writes these names into a directory with the blocks of `old`; further blocks are allocated. Changes `inode`, which
+/// the caller writes. `false` where there is no free block.
 pub(super) fn write(
     work: &Work<'_>,
     dir: InodeNo,
     inode: &mut InodeBuf,
     parent: InodeNo,
     names: Vec<Named>,
-    blocks: &[u64],
-    nodes: &[u64],
+    old: Old<'_>,
 ) -> Result<bool> {
     let Some(format) = format_of(work, inode) else { return Ok(false) };
     let flags = inode.raw().flags();
@@ -92,9 +118,10 @@ pub(super) fn write(
     let geometry = &work.volume().geometry;
     let seed = inode.raw().seed(geometry, dir);
     let builder = Builder { work, format, seed, dir, parent, folded: flags.contains(InodeFlags::CASEFOLD) };
-    let (contents, indexed) = builder.contents(&names);
+    let at_size = old.retains_size.then(|| builder.at_size(&names, old.blocks.len().min(RETAINED))).flatten();
+    let (contents, indexed) = at_size.map_or_else(|| builder.contents(&names), |contents| (contents, false));
     let ratio = geometry.cluster_blocks as usize;
-    let mut places: Vec<u64> = blocks.iter().copied().take(contents.len()).collect();
+    let mut places: Vec<u64> = old.blocks.iter().copied().take(contents.len()).collect();
     while places.len() < contents.len() {
         // the blocks of a cluster are contiguous
         let next = match places.last() {
@@ -108,7 +135,7 @@ pub(super) fn write(
         work.put_block(*block, bytes)?;
     }
     let extra = u64::from(inode.raw().file_acl(true).get() != 0);
-    if !maps::write_dense(work, dir, inode, &places, nodes, extra)? {
+    if !maps::write_dense(work, dir, inode, &places, old.nodes, extra)? {
         return Ok(false);
     }
     inode.set_size((contents.len() * work.block_size()) as u64);
@@ -171,6 +198,18 @@ impl Builder<'_, '_> {
                 return blocks;
             }
         }
+    }
+
+    /// The blocks of an unindexed directory of `size` blocks, of which the last may be empty; `None` where it needs
+    /// more.
+    fn at_size(&self, names: &[Named], size: usize) -> Option<Vec<Vec<u8>>> {
+        let mut blocks = self.linear(names);
+        while blocks.len() < size {
+            let mut block = vec![0; self.block_size()];
+            self.fill(&mut block, blocks.len() as u64, 0, &[]);
+            blocks.push(block);
+        }
+        (blocks.len() == size).then_some(blocks)
     }
 
     /// Writes "." and "..", which extends to `end`; returns the offset of further entries.

@@ -4,7 +4,7 @@ macro_rules! inode_rows {
     ([$next:ident $($more:ident)*] $($rows:tt)*) => { $next! { [$($more)*] $($rows)* in Inodes {
         0x010001 RootNotDirectory Error stops by Inodes
             "The root inode is not a directory."
-            => "turned back into a directory, or a new root created." [LooksLikeDirectory RootMissing DirectoryUnconnected];
+            => "root directory restored." [LooksLikeDirectory RootMissing DirectoryUnconnected];
         0x010002 RootHasDeletionTime Error repairs by Inodes
             "The root inode has a deletion time."
             => "deletion time cleared." [];
@@ -175,7 +175,7 @@ macro_rules! inode_rows {
             => "extent removed." [];
         0x01006f InlineDataFeatureMissing Error repairs by Inodes
             "Inode {inode} has the inline data flag, but the superblock lacks the inline_data feature."
-            => "feature set; if the inode has no such data, flag cleared." [];
+            => "feature and flag corrected." [];
         0x010073 DirectoryExtentUninit Error repairs by Inodes
             "Directory {inode}: extent at file block {file_block} (block {found}, {count} blocks) is marked unwritten."
             => "mark cleared." [];
@@ -184,7 +184,7 @@ macro_rules! inode_rows {
             => "reference cleared." [InodeBlockCountWrong];
         0x010075 InlineDataXattrMissing Error stops by Inodes
             "Inode {inode} has the inline data flag, but the attribute with the rest of the data is missing."
-            => "flag cleared if blocks are mapped; else only data in the inode retained, and none of a longer file." [];
+            => "flag and size adapted to the remaining data." [];
         0x010076 SpecialFileHasMapFlag Advice leaves by Inodes
             "Inode {inode} is a device, pipe or socket, but has the extents or inline data flag."
             => "flags cleared." [];
@@ -208,7 +208,7 @@ macro_rules! inode_rows {
             => "attribute removed." [];
         0x010086 XattrValueInodeFlagMissing Error repairs by Inodes
             "Inode {found} contains an attribute value of inode {inode}, but lacks the ea_inode flag."
-            => "flag set; if it has directory entries, attribute removed instead." [];
+            => "flag and attribute corrected." [];
         0x010088 CasefoldFlagOnNonDirectory Error stops by Inodes
             "Inode {inode} has the casefold flag, but is not a directory."
             => "flag cleared." [];

@@ -13,7 +13,7 @@ macro_rules! superblock_rows {
             => "bitmap moved to a free block of the group and rebuilt." [GroupDescriptorsTryBackup InodeUsedButUnmarked];
         0x000003 InodeTableNotInGroup Error stops by Descriptors
             "Group {group}: inode table at block {block} is outside the group."
-            => "location restored from a backup of the descriptors; without one, an empty table created if that loses no inodes." [GroupDescriptorsTryBackup];
+            => "location corrected." [GroupDescriptorsTryBackup];
         // stricter than e2fsck, where -n exits 0 if no metadata is beyond the end: file data there is lost nevertheless
         0x000005 BeyondDevice Error stops by None
             "Superblock: block count is {found}, but the device ends after {expected} blocks (truncated)."
@@ -37,11 +37,10 @@ macro_rules! superblock_rows {
             => "journal cleared and a new one created." [JournalInodeNotClear];
         0x000010 JournalSharedUnsupported Fatal repairs by Journal
             "The journal is shared by several volumes, which is not supported."
-            => "list of users cleared if the journal is on this volume." [];
+            => "list of users cleared." [];
         0x000011 JournalDeviceNotFound Fatal stops by Journal
             "The journal is on another device, which is not supported."
-            => "device number cleared if no journal feature is set; otherwise none: e2fsck -j replays such a journal, and \
-                tune2fs -O ^has_journal removes it from the volume." [];
+            => "reference to the other device cleared." [];
         0x000014 JournalTypeUnknown Error stops by None
             "The journal superblock has the unknown type {found}."
             => "none." [];
@@ -51,7 +50,7 @@ macro_rules! superblock_rows {
         // seen, with 0x000018: e2fsck -n exits 0
         0x000016 JournalFeatureMissing Advice repairs by Journal
             "Superblock: the has_journal feature is not set, but the journal inode is {inode}."
-            => "feature set, or journal cleared." [];
+            => "feature set." [];
         0x000017 JournalRecoveryWithoutJournal Error repairs by Journal
             "Superblock: the needs_recovery flag is set, but the volume has no journal."
             => "flag cleared." [];
@@ -144,7 +143,7 @@ macro_rules! superblock_rows {
         // seen: e2fsck -n exits 4, as it assumes that many descriptor blocks
         0x0E000A FirstMetaGroupMisleads Error stops by Superblock
             "Superblock: first_meta_bg is {found}, but there are only {expected} descriptor blocks and no space for more."
-            => "set to the value that matches the descriptors, else to 0." [SuperblockTryBackup];
+            => "number corrected." [SuperblockTryBackup];
         // seen: e2fsck corrects s_inodes_count and s_reserved_gdt_blocks, exits 8 with others, and loses files with the rest
         0x0E001B SuperblockFieldMisleads Error stops by Superblock
             "Superblock: {name} is {found}, should be {expected}; the backups, if any, are no better."
@@ -166,7 +165,7 @@ macro_rules! superblock_rows {
         // seen: f_first_meta_bg_too_big exits 0
         0x000049 FirstMetaGroupTooLarge Advice stops by Superblock
             "Superblock: first_meta_bg is {found}, but there are only {expected} descriptor blocks."
-            => "set to the value that matches the descriptors, else to 0." [SuperblockTryBackup];
+            => "number corrected." [SuperblockTryBackup];
         0x00004b ChecksumSeedWithoutChecksums Advice repairs by Superblock
             "Superblock: metadata_csum_seed is set, but not metadata_csum."
             => "metadata_csum_seed cleared." [];
@@ -227,14 +226,14 @@ macro_rules! superblock_rows {
         // seen: e2fsck moves the inode to the reserved number, whatever it is
         0x0E0017 QuotaInodeElsewhere Error stops by Superblock
             "Superblock: {name} is inode {inode}, which is not a quota file of that type."
-            => "set to the reserved inode if that is a quota file, else cleared." [EntryInodeOutOfRange QuotaUsageWrong];
+            => "number corrected." [EntryInodeOutOfRange QuotaUsageWrong];
         0x0E0004 JournalNotReplayed Advice repairs by Replay
-            "The journal has not been replayed ({count:transactions}); the volume was checked without its content."
+            "The journal has not been replayed ({count:transactions}); a read-only check does not include its content."
             => "journal replayed." [OrphanPending FreeBlockCountWrong];
         // found during replay: the copies are not read before
         0x0E0005 JournalDamaged Error repairs by Replay
             "The journal is corrupt: some committed data cannot be recovered."
-            => "blocks that are certain to be the newest replayed, if any, and the journal emptied." [];
+            => "blocks that are certain to be the newest replayed, and the journal emptied." [];
         // seen: e2fsck -y creates an empty table
         0x0E0012 InodeTableElsewhere Error stops by Descriptors
             "Group {group}: inode table location is block {found}, should be {block}."

@@ -19,6 +19,7 @@ mod repaired;
 mod resize;
 mod shared;
 mod sharers;
+mod stopped;
 mod unshared;
 mod values;
 

@@ -3,7 +3,10 @@
 use super::ours;
 use blockdev::{FileDevice, MemoryDevice, OpenOptions};
 use extant_check::{DeviceSpeed, Options, Progress, check, estimate, estimate_if_long};
-use simdev::{Model, Parameters};
+use format::native::Layout;
+use format::native::map::{BlockKind, Entry};
+use format::native::superblock::NativeSuperblock;
+use simdev::{Model, Parameters, Trace};
 use testkit::{Image, Spec, Tree, need};
 
 #[test]
@@ -29,6 +32,30 @@ fn no_less_than_the_known_part_is_read_and_no_more_than_three_times_the_whole() 
             assert!(forecast.processor_seconds > 0.0, "{forecast:?}");
         }
     }
+}
+
+/// A native volume has no estimate, and is not searched for copies of an ext superblock.
+#[test]
+fn a_native_volume_is_not_read_for_an_estimate() {
+    let root = Entry { physical: 77, generation: 1, kind: BlockKind::MapNode, owner: 0, checksum: 0 };
+    let superblock = NativeSuperblock {
+        layout: Layout::new(1 << 14).expect("a layout"),
+        uuid: [7; 16],
+        generation: 1,
+        unordered: false,
+        reserved: true,
+        root,
+        chunks: 1,
+        snapshots: 0,
+        map_log: Vec::new(),
+    };
+    let mut bytes = vec![0; 64 << 20];
+    bytes[..4096].copy_from_slice(&superblock.to_bytes());
+    let device = Trace::new(MemoryDevice::from_vec(bytes));
+    assert!(estimate_if_long(&device, &Options::default(), &()).is_none());
+    assert!(estimate(&device, &Options::default(), None, &()).is_err());
+    let read = device.counters().reads.bytes;
+    assert!(read <= 64 << 10, "{read} bytes were read");
 }
 
 #[test]

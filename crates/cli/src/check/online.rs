@@ -125,6 +125,7 @@ impl Check {
         match outcome? {
             Err(refusal) => self.refused(&refusal),
             Ok(mut report) => {
+                report.place = Some(dir.to_string_lossy().into_owned());
                 apply_no_ok(&mut report, settings);
                 self.report(&report, settings)
             }

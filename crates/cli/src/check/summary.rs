@@ -135,6 +135,7 @@ fn details(counts: &Counts, out: &mut Vec<u8>) -> io::Result<()> {
         (counts.directories, "directories"),
         (counts.symlinks, "symbolic links"),
         (counts.fast_symlinks, "fast symbolic links"),
+        (counts.links, "hard links"),
         (counts.character_devices, "character devices"),
         (counts.block_devices, "block devices"),
         (counts.fifos, "named pipes"),

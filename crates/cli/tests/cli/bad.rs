@@ -143,7 +143,7 @@ fn a_copy_of_the_superblock_opens_what_the_first_does_not() {
     // a volume opened with one cannot be written
     for line in [&["rm", volume, "/x"][..], &["put", volume, "/etc/passwd", "/x"], &["age", volume]] {
         let sentence = fails(1, line);
-        assert!(sentence.ends_with(&format!("if it is damaged, run `extant check -fy {volume}`")), "{sentence}");
+        assert!(sentence.ends_with(&format!("if it is an ext volume, run `extant check -fy {volume}`")), "{sentence}");
     }
 }
 

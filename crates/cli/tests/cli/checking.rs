@@ -436,3 +436,107 @@ fn preening_with_a_copy_is_refused_while_the_primary_superblock_is_usable() {
     assert!(std::fs::read(&image).unwrap() == before, "the volume was written");
     exits(0, &["check", "-n", text(&image)]);
 }
+
+/// What `-v` and JSON count has e2fsck's names, and so e2fsck's numbers: system inodes are not files.
+#[test]
+fn counts_are_those_of_e2fsck() {
+    if !ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir_all(at("a/b")).unwrap();
+    std::fs::write(at("a/large"), vec![7; 800_000]).unwrap();
+    std::fs::write(at("a/small"), b"x").unwrap();
+    std::fs::hard_link(at("a/small"), at("hard")).unwrap();
+    std::os::unix::fs::symlink("hard", at("link")).unwrap();
+    for kind in ["ext2", "ext3", "ext4"] {
+        let image = Image::mke2fs(&["-t", kind, "-b", "1024"], 16 << 20).with_folder(folder.path()).build();
+        let volume = text(image.path());
+        let theirs = must("e2fsck", &["-fnv", volume]).text();
+        let number = |what: &str| -> u64 {
+            let mut lines = theirs.lines().filter_map(|line| line.trim_start().split_once(' '));
+            let found = lines.find(|(_, name)| name.starts_with(what)).and_then(|(number, _)| number.parse().ok());
+            found.unwrap_or_else(|| panic!("{what}: {theirs}"))
+        };
+        let counts = &json(&["check", "-fn", "--json", volume])["counts"];
+        for (field, what) in [
+            ("inodes", "inodes used"),
+            ("regular", "regular file"),
+            ("directories", "director"),
+            ("symlinks", "symbolic link"),
+            ("links", "link"),
+            ("blocks", "blocks used"),
+        ] {
+            assert_eq!(counts[field], number(what), "{kind}, {field}: {counts} {theirs}");
+        }
+        assert_eq!(counts["bytes"], 800_001, "{kind}");
+        // of e2fsck's indirect, double and triple indirect blocks a file with the second has the first as well
+        let depths: Vec<u64> = (1..4).map(|n| counts["indirect_depths"][n].as_u64().unwrap()).collect();
+        let deeper = |n: usize| depths.iter().skip(n).sum::<u64>();
+        let said = format!("ind/dind/tind blocks: {}/{}/{}", deeper(0), deeper(1), deeper(2));
+        assert!(theirs.contains(&said), "{kind}: {counts} {theirs}");
+        // without a check only the superblock's counts are known
+        let skipped = json(&["check", "--json", volume]);
+        assert_eq!(skipped["skipped"], true);
+        for field in ["inodes", "inodes_total", "blocks", "blocks_total"] {
+            assert_eq!(skipped["counts"][field], counts[field], "{kind}, {field}");
+        }
+        for field in ["regular", "directories", "links", "bytes", "indirect_depths", "bad_blocks"] {
+            assert!(skipped["counts"].get(field).is_some_and(Value::is_null), "{field}: {skipped}");
+        }
+    }
+}
+
+/// The limit of the list changes the list only.
+#[test]
+fn a_limit_of_the_list_changes_no_count() {
+    if !ready() {
+        return;
+    }
+    let image = plain();
+    image.debugfs(&["set_inode_field /etc/motd links_count 7", "set_inode_field /etc/hosts links_count 7"]);
+    let volume = text(image.path());
+    let report = |most: &str| -> Value {
+        let line = ["check", "-fn", "--json", "--max-problems", most, volume];
+        serde_json::from_slice(&exits(4, &line).stdout).unwrap()
+    };
+    let (all, one) = (report("0"), report("1"));
+    assert_eq!((&all["errors"], &all["advice"]), (&one["errors"], &one["advice"]));
+    assert_eq!(all["kinds"].as_array().unwrap().len(), one["kinds"].as_array().unwrap().len());
+    let said = exits(4, &["check", "-fn", "--max-problems", "1", volume]).text();
+    assert!(said.contains("1 more 0x040003 LinkCountWrong not listed") && !said.contains("Pass 6"), "{said}");
+}
+
+/// What tune2fs leaves of a journal on another device is cleared, and a check says how.
+#[test]
+fn the_reference_to_a_removed_journal_is_cleared() {
+    if !ready() {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext2", "-b", "1024"], 8 << 20).build();
+    let mut bytes = image.bytes();
+    bytes[1024 + 0xD0..][..16].fill(7);
+    image.set_bytes(&bytes);
+    let volume = text(image.path());
+    let said = exits(12, &["check", "-fn", volume]).text();
+    assert!(said.contains("run with -fy to repair.") && !said.contains("e2fsck -j"), "{said}");
+    let said = exits(1, &["check", "-fy", volume]).text();
+    assert!(said.contains(" FIXED: reference to the other device cleared.\n"), "{said}");
+    assert!(oracle::e2fsck(image.path()).clean);
+}
+
+/// The message about a journal is true before and after its replay.
+#[test]
+fn a_replayed_journal_is_not_said_to_be_left_out() {
+    if !ready() {
+        return;
+    }
+    let image = Image::mke2fs(&["-t", "ext4", "-b", "1024", "-J", "size=4"], 16 << 20).build();
+    let block = image.beside("block");
+    std::fs::write(&block, [b'x'; 1024]).unwrap();
+    image.debugfs(&["jo", &format!("jw -b 9000 {}", text(&block)), "jc"]);
+    let said = exits_with_any(&["check", "-fy", text(image.path())]);
+    assert!(said.contains("(1 transaction)") && said.contains(" FIXED: journal replayed."), "{said}");
+    assert!(!said.contains("was checked without"), "{said}");
+}

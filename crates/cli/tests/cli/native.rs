@@ -2,7 +2,9 @@
 
 use crate::common::{exits, extant, fails, json, prints, text};
 use crate::mounting::{Folder, can_mount};
+use format::native::snapshots;
 use format::native::superblock::{DiskNativeSuperblock, LAST_GENERATION, NativeSuperblock};
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
@@ -145,6 +147,115 @@ fn a_damaged_superblock_is_reported_and_written_anew() {
     // nothing is left that identifies it
     std::fs::write(&image, [&[0; 8192][..], &intact[8192..]].concat()).unwrap();
     exits(8, &["check", "-fn", text(&image)]);
+    std::fs::write(&image, [&[0xA5; 8192][..], &intact[8192..]].concat()).unwrap();
+    exits(8, &["check", "-fy", text(&image)]);
+    for args in [&["ls", text(&image), "/"][..], &["put", text(&image), text(&file), "/again"]] {
+        let sentence = fails(1, args);
+        assert!(sentence.contains("a native volume in this state has to be restored from a backup"), "{sentence}");
+    }
+}
+
+/// Both superblocks after `mkfs -d` are without the mark of a volume in use, so that the loss of one is not mistaken for
+/// a crash.
+#[test]
+fn a_filled_volume_has_the_mark_of_use_in_neither_superblock() {
+    let folder = tempfile::tempdir().unwrap();
+    let (image, source) = (folder.path().join("volume"), folder.path().join("source"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("there"), "content").unwrap();
+    prints(&["mkfs", "-q", "-t", "extant", "-d", text(&source), text(&image), "64M"]);
+    let intact = std::fs::read(&image).unwrap();
+    for copy in [0, 1] {
+        assert!(!NativeSuperblock::parse(&intact[copy * 4096..][..4096]).unwrap().unordered, "{copy}");
+        let mut bytes = intact.clone();
+        bytes[copy * 4096..][..4096].fill(0);
+        std::fs::write(&image, &bytes).unwrap();
+        let said = exits(4, &["check", "-fn", text(&image)]).text();
+        assert!(said.contains(&format!("The superblock in block {copy} of the device is unusable")), "{said}");
+        assert!(!said.contains("without consistency") && said.contains("1 error found"), "{said}");
+        exits(1, &["check", "-fp", text(&image)]);
+        exits(0, &["check", "-fn", text(&image)]);
+        assert_eq!(prints(&["cat", text(&image), "/there"]), "content");
+    }
+}
+
+/// The physical blocks of the map below a root, nodes included, and their kinds.
+fn blocks_below(bytes: &[u8], root: u64) -> BTreeMap<u64, u8> {
+    let (mut found, mut nodes) = (BTreeMap::from([(root, 13)]), vec![root]);
+    while let Some(node) = nodes.pop() {
+        for entry in bytes[node as usize * 4096..][..4096].chunks(32) {
+            let physical = u64::from_le_bytes(entry[..8].try_into().unwrap());
+            if physical != 0 && found.insert(physical, entry[0x10]).is_none() && entry[0x10] == 13 {
+                nodes.push(physical);
+            }
+        }
+    }
+    found
+}
+
+/// The metadata blocks that only the snapshot `dam` uses, of a volume that has another snapshot, `good`.
+fn blocks_of_dam_alone(bytes: &[u8]) -> Vec<u64> {
+    let (superblock, _) = NativeSuperblock::newest(bytes).unwrap();
+    let mut live = blocks_below(bytes, superblock.root.physical);
+    live.extend(
+        superblock.map_log.iter().filter_map(|(_, entry)| *entry).map(|entry| (entry.physical, entry.kind as u8)),
+    );
+    let (list, _) = live.iter().find(|(_, kind)| **kind == 15).expect("a list of snapshots");
+    let records = snapshots::parse(&bytes[*list as usize * 4096..][..4096], &superblock.layout).unwrap();
+    let below = |name: &[u8]| {
+        let record = records.iter().flatten().find(|record| record.name == name).expect("a snapshot");
+        blocks_below(bytes, record.root.physical)
+    };
+    let good = below(b"good");
+    below(b"dam").into_keys().filter(|block| !live.contains_key(block) && !good.contains_key(block)).collect()
+}
+
+/// Damage in a snapshot alone: every error names it, and the next step deletes it. A rollback would lose what came
+/// later and repair nothing.
+#[test]
+fn damage_in_a_snapshot_alone_is_no_reason_for_a_rollback() {
+    let folder = tempfile::tempdir().unwrap();
+    let (image, source) = (folder.path().join("volume"), folder.path().join("src"));
+    std::fs::create_dir(&source).unwrap();
+    (0..60).for_each(|n| std::fs::write(source.join(format!("f{n}")), vec![b'x'; 3000]).unwrap());
+    let file = folder.path().join("file");
+    std::fs::write(&file, b"content").unwrap();
+    let image = text(&image);
+    prints(&["mkfs", "-t", "extant", image, "64M"]);
+    exits(0, &["put", image, text(&file), "/there"]);
+    exits(0, &["snapshot", "create", image, "good"]);
+    exits(0, &["put", "-r", image, text(&source), "/"]);
+    exits(0, &["snapshot", "create", image, "dam"]);
+    exits(0, &["rm", "-r", image, "/src"]);
+    exits(0, &["put", image, text(&file), "/precious"]);
+    let intact = std::fs::read(image).unwrap();
+    let blocks = blocks_of_dam_alone(&intact);
+    assert!(blocks.len() > 10, "{blocks:?}");
+    let (mut deleted, mut damaged) = (0, 0);
+    for physical in blocks {
+        let mut bytes = intact.clone();
+        bytes[physical as usize * 4096 + 200] ^= 0x40;
+        std::fs::write(image, &bytes).unwrap();
+        let printed = exits(4, &["check", "-fn", "--json", image]).stdout;
+        let report: serde_json::Value = serde_json::from_slice(&printed).unwrap();
+        for problem in report["problems"].as_array().unwrap() {
+            assert!(problem["text"].as_str().unwrap().contains("napshot dam"), "{physical}: {problem}");
+        }
+        let next = report["next"].as_str().unwrap();
+        assert!(next.contains(&format!("`extant snapshot delete {image} dam`")), "{physical}: {next}");
+        assert!(next.contains("the current files have none") && !next.contains("roll back"), "{physical}: {next}");
+        assert!(exits(4, &["check", "-fy", image]).text().contains(next), "{physical}");
+        assert!(std::fs::read(image).unwrap() == bytes, "{physical}: the volume was written");
+        damaged += 1;
+        if extant(&["snapshot", "delete", image, "dam"]).exit == Some(0) {
+            exits(0, &["check", "-fn", image]);
+            deleted += 1;
+        } else {
+            assert!(next.contains("if that fails"), "{physical}: {next}");
+        }
+        assert_eq!(prints(&["cat", image, "/precious"]), "content", "{physical}");
+    }
+    assert!(deleted * 2 > damaged, "{deleted} of {damaged}");
 }
 
 /// A superblock with impossible values and a correct checksum counts as damaged: the other one is used, and if that is

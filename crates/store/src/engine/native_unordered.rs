@@ -58,7 +58,10 @@ impl Engine for NativeUnordered {
 
     fn close(&mut self, _: &dyn StateSource) -> Result<Plan> {
         let before = Stage { writes: Vec::new(), flush: true };
-        Ok(Plan { stages: vec![before, self.set_unordered(false)], ..Plan::default() })
+        // in both superblocks, so that the mark does not return where the newer one is destroyed; the map of the older one
+        // may have been overwritten in place
+        let stages = vec![before, self.set_unordered(false), self.set_unordered(false)];
+        Ok(Plan { stages, ..Plan::default() })
     }
 }
 

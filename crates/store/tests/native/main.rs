@@ -284,6 +284,11 @@ fn without_order_blocks_stay_where_they_are() {
     assert!(CopyOnWrite::new(&mapped, 256).is_err(), "a volume that needs a check was accepted");
     write(&store, 3, 2);
     store.stop_writing().unwrap();
+    let mut both = vec![0; 2 * SIZE];
+    device.read(0, &mut both).unwrap();
+    for block in both.chunks(SIZE) {
+        assert!(!format::native::superblock::NativeSuperblock::parse(block).unwrap().unordered);
+    }
     contains(device.clone(), &Model::from([(0, 0), (3, 2)])).unwrap();
     let (after, _) = superblock(&*device).unwrap();
     let mapped = Mapped::new(device, &after);

@@ -26,7 +26,8 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     let inode = InodeNo(disk.s_journal_inum.get());
     // e2fsck searches for the device even where there is also an inode, and where the journal feature is not set
     if disk.s_journal_uuid != [0; 16] {
-        return problems.report(Problem::new(Code::JournalDeviceNotFound));
+        let problem = Problem::new(Code::JournalDeviceNotFound).found(disk.s_journal_dev.get().into());
+        return problems.report(if is_mere_reference(volume) { problem.expected(0) } else { problem });
     }
     if inode.get() == 0 && !has_journal {
         if recover {
@@ -54,6 +55,15 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
             count => problems.report(Problem::new(Code::JournalNotReplayed).count(count)),
         }
     }
+}
+
+/// Whether the volume has nothing but the UUID of a journal on another device, as after `tune2fs -O ^has_journal`: then
+/// it has no journal, and the UUID can be cleared.
+pub(crate) fn is_mere_reference(volume: &Volume) -> bool {
+    let disk = &volume.disk;
+    let named = disk.s_journal_inum.get() != 0 || disk.s_journal_dev.get() != 0;
+    let recover = volume.features.incompat.contains(Incompat::NEEDS_RECOVERY);
+    !named && !recover && !volume.features.compat.contains(Compat::HAS_JOURNAL)
 }
 
 /// The journal as it was found.
