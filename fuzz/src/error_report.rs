@@ -49,6 +49,11 @@ impl<'a> Complaints<'a> {
         say(&format!("{}: {}: {}", self.device, short(path), why.to_string()));
     }
 
+    #[allow(clippy::unused_self, reason = "as the program's")]
+    pub(crate) fn sentence(&self, path: Option<&[u8]>, why: &str) -> String {
+        format!("{}: {why}", path.map(short).unwrap_or_default())
+    }
+
     pub(crate) fn exit(&self) -> u8 {
         u8::from(self.count > 0)
     }

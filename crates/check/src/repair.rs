@@ -126,7 +126,8 @@ fn after_completion(outcome: Result<Report, Refusal>, settings: &ProblemSettings
         sentence: format!("an interrupted repair was completed; after that: {}", refusal.sentence),
         exit: refusal.exit,
     })?;
-    let completed = Reported { fixed: true, ..Reported::from(&Problem::new(Code::RepairUnfinished)) };
+    let mut completed = Reported::from(&Problem::new(Code::RepairUnfinished));
+    completed.set_fixed();
     report.problems.insert(0, completed);
     report.errors = report.errors.saturating_add(1);
     report.repaired = true;
@@ -250,7 +251,8 @@ fn repair_target(
     let mut report = report.ok_or_else(|| failed("nothing was checked"))?;
     let stopped = iterations.stops(&report);
     if stopped {
-        report = iterations.describe_remaining(report, Checker { name, device: &overlay, options: caller, progress })?;
+        report =
+            iterations.describe_remaining(report, Checker { name, device: &overlay, options: caller, progress })?;
         if report.exit & exit::CANCELLED != 0 {
             return Ok(report);
         }
@@ -677,7 +679,7 @@ impl Iterations<'_> {
         let (mut listed, mut separated) = (HashSet::new(), HashSet::new());
         let mut all = Vec::new();
         for problem in &repaired {
-            let reported = Reported::from(problem);
+            let mut reported = Reported::from(problem);
             let fixed = !still.contains(&reported.text);
             // cloning a shared node of a block map uncovers the blocks beneath it, which were counted with it
             let of_sharing = problem.code.fixer() == Fixer::Sharing;
@@ -688,7 +690,8 @@ impl Iterations<'_> {
                 } else {
                     report.advice = report.advice.saturating_add(1);
                 }
-                all.push(Reported { fixed, ..reported });
+                reported.set_fixed();
+                all.push(reported);
             }
         }
         let changed = !all.is_empty() || made_valid;

@@ -160,6 +160,16 @@ pub struct Reported {
     pub text: String,
     /// Whether it was repaired.
     pub fixed: bool,
+    /// The repair in one sentence, if it was repaired.
+    pub repair: Option<&'static str>,
+}
+
+impl Reported {
+    /// Marks the problem as repaired.
+    pub(crate) fn set_fixed(&mut self) {
+        self.fixed = true;
+        self.repair = Some(self.code.repair());
+    }
 }
 
 /// The number of problems of one code.
@@ -193,6 +203,7 @@ impl From<&Problem> for Reported {
             path: problem.path.clone(),
             text: render::sentence(problem),
             fixed: false,
+            repair: None,
         }
     }
 }

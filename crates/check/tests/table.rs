@@ -544,7 +544,7 @@ fn json_has_the_documented_fields() {
     assert_eq!(problem["inode"], 12);
     assert_eq!(problem["text"], "Inode 12: size is 1, should be 2.");
     for (part, fields) in [
-        (problem, &["block", "path", "fixed"][..]),
+        (problem, &["block", "path", "fixed", "repair"][..]),
         (&json["scan"], &["bytes", "reads", "seeks", "seconds", "estimate_seconds", "peak_rss_bytes"]),
         (&json["counts"], &["inodes", "directories", "blocks"]),
         (&json, &["format"]),

@@ -15,7 +15,7 @@ use clap::{ArgAction, Args};
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 mod clean_flag;
@@ -61,6 +61,8 @@ Without -p or -y nothing is changed. -p repairs only what cannot lose anything; 
 On a native volume -p has one exception: where the newest of its two superblocks is destroyed, which cannot be distinguished \
     in general from one torn by a loss of power, -p goes back to the generation of the other one, if that has no errors. This \
     drops at most the changes of the newest generation, as a mount after such a loss of power does.
+
+In JSON each of the `problems` has `fixed`, and if that is true `repair`: what was done, else null.
 
 Problem codes are the same as e2fsck's, and /etc/e2fsck.conf (or the file that E2FSCK_CONFIG names) is read. With -C FD, lines \
     'PASS DONE OF DEVICE' go to that file descriptor, as with e2fsck; 0 shows a bar on the terminal; with a negative FD \
@@ -263,11 +265,22 @@ impl Check {
         if self.online {
             return self.online(&settings, &watch);
         }
+        self.refuse_mount()?;
         let Outcome { status, repairable } = self.check_once(repair, &settings, &watch, asks)?;
         if asks && repairable && status & exit::LEFT != 0 && self.agreed()? {
             return self.check_once(Repair::All, &settings, &watch, false).map(|outcome| outcome.status);
         }
         Ok(status)
+    }
+
+    /// Refuses a directory on a mounted native volume: only --online checks through a mount.
+    fn refuse_mount(&self) -> Result<(), Failure> {
+        let dir: &Path = self.device.as_ref();
+        if !dir.is_dir() || fuse::MountedSnapshots::of(dir).is_err() {
+            return Ok(());
+        }
+        let why = "it is a directory on a mounted native volume: use --online to check that while it is in use";
+        Err(Failure::on(self.called(), why))
     }
 
     /// Runs one check, and with it one repair.

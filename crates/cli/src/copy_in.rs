@@ -43,8 +43,10 @@ pub(crate) enum Stop {
     Full(Vec<u8>),
     /// The storage of the volume itself is full: the path of the file being copied.
     FullBelow(Vec<u8>),
-    /// The volume refuses changes, or the source cannot be read: the path that this concerns, and the reason.
+    /// The volume refuses changes: the path in it that this concerns, and the reason.
     Failed(Vec<u8>, String),
+    /// The source cannot be read: its path, and the reason.
+    Unreadable(Vec<u8>, String),
 }
 
 /// The metadata of a file other than its content.
@@ -278,14 +280,27 @@ impl<'a> Filler<'a> {
             let removed = self.volume.unlink(new.dir, &new.temporary);
             return self.checked(path, removed).map(drop);
         }
-        let flags = fs::RenameFlags::default();
-        let renamed = self.volume.rename(new.dir, &new.temporary, new.dir, &new.name, flags);
+        let renamed = if self.volume.is_atomic() {
+            self.volume.rename(new.dir, &new.temporary, new.dir, &new.name, fs::RenameFlags::default())
+        } else {
+            self.replace_in_steps(&new)
+        };
         if renamed.is_err() {
             self.replacing = Some(new);
         }
         self.checked(path, renamed)?;
         self.abandon();
         Ok(())
+    }
+
+    /// Replaces a file on a volume on which operations can reach the device in part: the new file is durable before it
+    /// has the name, and the existing one is removed when it durably has the name no more.
+    fn replace_in_steps(&self, new: &Replacing) -> fs::Result<()> {
+        let exchange = fs::RenameFlags { exchange: true, ..fs::RenameFlags::default() };
+        self.volume.fsync(new.number, false)?;
+        self.volume.rename(new.dir, &new.temporary, new.dir, &new.name, exchange)?;
+        self.volume.fsync(new.dir, false)?;
+        self.volume.unlink(new.dir, &new.temporary)
     }
 
     /// Removes a file that can no longer replace the existing one.
@@ -520,6 +535,7 @@ impl<'a> Filler<'a> {
         let status = match outcome {
             Ok(()) => u8::from(self.failed > 0).max(self.complaints.exit()),
             Err(stop) => {
+                let of_source = matches!(stop, Stop::Unreadable(..));
                 let (path, why) = match stop {
                     Stop::Interrupted => (None, "interrupted: not all was copied; the volume is consistent".to_owned()),
                     Stop::Full(path) => {
@@ -529,12 +545,15 @@ impl<'a> Filler<'a> {
                         let why = "no space left on the disk beneath the volume; not all was copied";
                         (Some(path), why.to_owned())
                     }
-                    Stop::Failed(path, why) => (Some(path), format!("{}; not all was copied", without_errno(&why))),
+                    Stop::Failed(path, why) | Stop::Unreadable(path, why) => {
+                        (Some(path), format!("{}; not all was copied", without_errno(&why)))
+                    }
                 };
                 let why = why + &remains;
                 match path {
-                    Some(path) => report_file_error(&path, &why, &format!("{}: {why}", short(&path))),
-                    None => say_error(&why),
+                    Some(path) if of_source => report_file_error(&path, &why, &format!("{}: {why}", short(&path))),
+                    Some(path) => report_file_error(&path, &why, &self.complaints.sentence(Some(&path), &why)),
+                    None => say_error(&self.complaints.sentence(None, &why)),
                 }
                 1
             }

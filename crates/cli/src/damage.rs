@@ -21,7 +21,8 @@ use std::sync::Arc;
                   ffsck paper's Table II. Everything else stays consistent: what is changed gets the checksum it should have, \
                   unless the checksum is what is damaged. The same volume, kinds and seed cause the same damage. \
                   Only a volume without errors is certain to have each kind afterwards: earlier damage may hide it or make \
-                  it impossible. Native volumes are refused.",
+                  it impossible. Of a few kinds, for which the output states it, the checker may correct the structure \
+                  first and report another problem instead. Native volumes are refused.",
     after_help = "Examples:
   extant damage --list                               every kind
   extant damage volume.img LinkCountWrong            by name
@@ -80,6 +81,8 @@ struct Listed {
     kind: String,
     code: Option<Code>,
     does: String,
+    /// The problem that the checker may report instead.
+    instead: Option<String>,
 }
 
 /// One kind of damage that was written, as JSON.
@@ -87,6 +90,18 @@ struct Listed {
 struct Done<'a> {
     kind: &'a str,
     changed: Vec<String>,
+    /// The problem that the checker may report instead.
+    instead: Option<String>,
+}
+
+/// The name of the problem that the checker may report instead of a kind.
+fn instead_of(kind: Kind) -> Option<String> {
+    kind.reported_instead().and_then(Code::from_number).map(|code| format!("{code:?}"))
+}
+
+/// The addition to a line about a kind of damage.
+fn remark(instead: Option<&str>) -> String {
+    instead.map_or_else(String::new, |instead| format!(" (check may report {instead} instead)"))
 }
 
 impl Damage {
@@ -107,12 +122,14 @@ impl Damage {
         let mut done = Vec::new();
         for kind in &self.kinds {
             let (what, changed) = (&kind.name, self.write(&*device, kind)?);
+            let instead = instead_of(kind.kind);
             if !self.json {
                 let mut out = stdout()?;
-                writeln!(out, "{}: {what}: changed {}", escape(name.as_bytes()), changed.join(", "))?;
+                let (name, remark) = (escape(name.as_bytes()), remark(instead.as_deref()));
+                writeln!(out, "{name}: {what}: changed {}{remark}", changed.join(", "))?;
                 out.flush()?;
             }
-            done.push(Done { kind: what, changed });
+            done.push(Done { kind: what, changed, instead });
         }
         if self.json {
             print_json(&done)?;
@@ -134,11 +151,12 @@ impl Damage {
             .filter_map(|kind| match kind {
                 Kind::Table2(n) => {
                     let row = TABLE2.get(n)?;
-                    Some(Listed { kind: row.name.to_owned(), code: None, does: row.does.to_owned() })
+                    Some(Listed { kind: row.name.to_owned(), code: None, does: row.does.to_owned(), instead: None })
                 }
                 Kind::Problem(number) => {
                     let code = Code::from_number(number)?;
-                    Some(Listed { kind: format!("{code:?}"), code: Some(code), does: code.text().to_owned() })
+                    let (kind, does) = (format!("{code:?}"), code.text().to_owned());
+                    Some(Listed { kind, code: Some(code), does, instead: instead_of(Kind::Problem(number)) })
                 }
             })
             .collect();
@@ -146,9 +164,9 @@ impl Damage {
             return print_json(&all).map(|()| 0);
         }
         let mut out = stdout()?;
-        for Listed { kind, code, does } in &all {
+        for Listed { kind, code, does, instead } in &all {
             let number = code.map_or_else(|| "Table II".to_owned(), |code| code.to_string());
-            writeln!(out, "{number}  {kind}: {does}")?;
+            writeln!(out, "{number}  {kind}: {does}{}", remark(instead.as_deref()))?;
         }
         out.flush()?;
         Ok(0)

@@ -164,8 +164,17 @@ impl<'a> Complaints<'a> {
     /// Reports an error of the file at `path` of the volume.
     pub(crate) fn about(&mut self, path: &[u8], why: impl ToString) {
         self.count += 1;
-        let (device, why) = (escape(self.device.as_bytes()), without_errno(&why.to_string()));
-        report_file_error(path, &why, &format!("{device}: {}: {why}", short(path)));
+        let why = without_errno(&why.to_string());
+        report_file_error(path, &why, &self.sentence(Some(path), &why));
+    }
+
+    /// The sentence of an error of a file of the volume, or of the volume itself.
+    pub(crate) fn sentence(&self, path: Option<&[u8]>, why: &str) -> String {
+        let device = escape(self.device.as_bytes());
+        match path {
+            Some(path) => format!("{device}: {}: {why}", short(path)),
+            None => format!("{device}: {why}"),
+        }
     }
 
     /// The exit status: 1 if there was any error.

@@ -68,6 +68,7 @@ use std::process::ExitCode;
   extant info volume.img           superblock, features and layout
   extant ls -l volume.img /etc     look inside without mounting it
   extant check -fn volume.img      check for errors, change nothing
+  extant help check                the help of a command, as extant check --help
 
 DEVICE is a path, mem:SIZE, kero:DEVICE, or model:KIND:DEVICE: a device with a virtual clock, where KIND is hdd, ssd or \
     a file of parameters. Each command's --help has examples and its exit status. The \
@@ -162,7 +163,9 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let line = match multicall::read(std::env::args_os().collect()) {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let program = with_usage(with_one_name(Cli::command()), multicall::usage(&words));
+    let line = match multicall::read(words) {
         Line::Run(line) => line,
         Line::Nothing => return ExitCode::SUCCESS,
         Line::Wrong(sentence, status) => {
@@ -170,7 +173,7 @@ fn main() -> ExitCode {
             return status.into();
         }
     };
-    let parsed = with_one_name(Cli::command()).try_get_matches_from(&line).and_then(|matches| {
+    let parsed = program.try_get_matches_from(&line).and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut Cli::command()))?;
         Ok((cli, wants_json(&matches)))
     });
@@ -194,6 +197,14 @@ fn main() -> ExitCode {
 /// Sets the program's name for every command in the output of --version.
 fn with_one_name(command: clap::Command) -> clap::Command {
     command.mut_subcommands(|below| with_one_name(below.display_name("extant")))
+}
+
+/// Sets the usage of the command for which the program was called by another name.
+fn with_usage(program: clap::Command, called: Option<(&'static str, String)>) -> clap::Command {
+    match called {
+        Some((command, usage)) => program.mut_subcommand(command, |command| command.override_usage(usage)),
+        None => program,
+    }
 }
 
 /// Whether JSON output was requested.

@@ -23,9 +23,11 @@ use std::time::SystemTime;
 mod contents;
 mod created_file;
 mod option_values;
+mod unsupported;
 
 use contents::Contents;
 use created_file::{Cleanup, CreatedFile};
+use unsupported::Unsupported;
 
 const HELP: &str = "Examples:
   extant mkfs volume.img 1G                      also creates the file
@@ -89,6 +91,9 @@ Extended options for -E:
   metablockgroup=SIZE                      with space_maps: a power of two of groups, usually 8g
   space_map_log=BLOCKS                     with space_maps: its log, usually 256, fewer on a small
                                            volume
+
+Called as mkfs.ext2, mkfs.ext3, mkfs.ext4 or mkfs.extant, the program makes that type. mke2fs's options -c, -l, -D, -o, -r, -S and -z, and \
+    the old -K, -R and -s, are refused with what to do instead.
 
 Exit status: 0 created, 1 not created or not completely filled, also where values do not fit each other or the device, \
     2 an option or a value that no volume can have (mke2fs exits with 1 in all these cases).";
@@ -204,6 +209,9 @@ pub(crate) struct Mkfs {
     /// Print the result as JSON
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
+
+    #[command(flatten)]
+    unsupported: Unsupported,
 }
 
 impl Mkfs {
@@ -252,6 +260,7 @@ impl Mkfs {
 
     /// The options for the library.
     fn options(&self) -> Result<MkfsOptions> {
+        self.unsupported.check()?;
         let unknown = |why| Failure::Usage(format!("-t {}: unknown type; {why}", self.kind));
         let kind = self.kind.parse::<Kind>().map_err(unknown)?;
         let refused = || Failure::Usage(format!("-j and -J: a volume of type {kind} has no journal, and needs none"));
@@ -460,7 +469,7 @@ impl Mkfs {
             Contents::StandardInput => {
                 let mut archive = BufReader::with_capacity(1 << 20, Input::new(std::io::stdin(), waits));
                 if archive.fill_buf().is_ok_and(<[u8]>::is_empty) {
-                    Err(Stop::Failed(b"-".to_vec(), "standard input is empty".to_owned()))
+                    Err(Stop::Unreadable(b"-".to_vec(), "standard input is empty".to_owned()))
                 } else {
                     unpack(&mut filler, archive, b"-", InodeNo::ROOT)
                 }

@@ -34,9 +34,43 @@ fn is_mount_fuse(line: &[OsString]) -> bool {
         .is_some_and(|first| first.as_encoded_bytes().contains(&b'/') && !first.as_encoded_bytes().starts_with(b"-"))
 }
 
+/// Commands with commands of their own, and so with a `help` among them.
+const GROUPS: [&str; 3] = ["bench", "kero", "snapshot"];
+
+/// Whether a command line is for the help of `help` itself, which the parser does not have: `extant help --help`.
+fn is_help_of_help(line: &[OsString]) -> bool {
+    let (group, help, flag) = match line {
+        [_, help, flag] => (None, help, flag),
+        [_, group, help, flag] => (Some(group), help, flag),
+        _ => return false,
+    };
+    let is_group = group.is_none_or(|group| GROUPS.iter().any(|name| group == name));
+    is_group && help == "help" && (flag == "--help" || flag == "-h")
+}
+
+/// The name under which the program was called.
+fn name_of(line: &[OsString]) -> &str {
+    line.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str).unwrap_or("extant")
+}
+
+/// The command that the program is under the name of a command line, and its usage under that name; `None` for the
+/// program's own name.
+pub(crate) fn usage(line: &[OsString]) -> Option<(&'static str, String)> {
+    let name = name_of(line);
+    if CHECKERS.contains(&name) {
+        Some(("check", format!("{name} [OPTIONS] <DEVICE>")))
+    } else if MAKERS.iter().any(|row| row.0 == name) {
+        Some(("mkfs", format!("{name} [OPTIONS] <DEVICE> [SIZE]")))
+    } else if MOUNTERS.contains(&name) {
+        Some(("mount", format!("{name} <DEVICE> <DIR> [-sfnv] [-o OPTIONS]")))
+    } else {
+        None
+    }
+}
+
 /// Interprets a command line according to the name of the program.
-pub(crate) fn read(line: Vec<OsString>) -> Line {
-    let name = line.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str).unwrap_or("extant");
+pub(crate) fn read(mut line: Vec<OsString>) -> Line {
+    let name = name_of(&line);
     let rest = line.iter().skip(1).cloned();
     if CHECKERS.contains(&name) {
         fsck::read(rest)
@@ -47,6 +81,10 @@ pub(crate) fn read(line: Vec<OsString>) -> Line {
     } else if is_mount_fuse(&line) {
         // if it is not such a line, the usual parser reports the error
         Some(mount(rest)).filter(|read| !matches!(read, Line::Wrong(..))).unwrap_or(Line::Run(line))
+    } else if is_help_of_help(&line) {
+        // the help of the program, or of the command, includes that
+        line.remove(line.len() - 2);
+        Line::Run(line)
     } else {
         Line::Run(line)
     }
@@ -135,6 +173,24 @@ mod tests {
         assert_eq!(line("extant-0.1 --help"), run("extant-0.1 --help"));
         assert_eq!(line("extant ./volume.img"), run("extant ./volume.img"));
         assert_eq!(read(Vec::new()), Line::Run(Vec::new()));
+    }
+
+    #[test]
+    fn usage_has_the_name_called() {
+        let usage = |name: &str| usage(&[OsString::from(name)]);
+        assert_eq!(usage("/sbin/fsck.ext4"), Some(("check", "fsck.ext4 [OPTIONS] <DEVICE>".to_owned())));
+        assert_eq!(usage("mkfs.ext3"), Some(("mkfs", "mkfs.ext3 [OPTIONS] <DEVICE> [SIZE]".to_owned())));
+        assert!(usage("mount.extant").is_some_and(|(command, _)| command == "mount"));
+        assert_eq!((usage("extant"), usage("/usr/bin/other")), (None, None));
+    }
+
+    #[test]
+    fn help_of_help() {
+        assert_eq!(line("extant help --help"), run("extant --help"));
+        assert_eq!(line("extant snapshot help -h"), run("extant snapshot -h"));
+        for text in ["extant help check", "extant ls help --help", "extant help", "extant help check --help"] {
+            assert_eq!(line(text), run(text), "{text}");
+        }
     }
 
     #[test]

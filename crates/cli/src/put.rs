@@ -28,6 +28,8 @@ Where DEST is a directory of the volume, files go into it under their own names;
     privilege is needed beyond reading the files. Existing files are left alone unless --force is used, \
     and then stay until the new one is complete: there must be space for both. Directories are merged. Symbolic links are copied as they are.
 
+Messages name a file of the volume as DEVICE: PATH, and a file of this machine by its path alone.
+
 The volume must not be mounted. SIGINT and SIGTERM stop the copy and leave the volume consistent.
 
 Exit status: 0 all was copied, 1 something could not be copied, 2 wrong usage."

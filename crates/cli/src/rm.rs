@@ -92,7 +92,8 @@ impl Rm {
         let Remover { complaints, directories, files, .. } = remover;
         opened.unmount()?;
         if stopped {
-            say_error("interrupted: not all was removed; the volume is consistent");
+            let why = "interrupted: not all was removed; the volume is consistent";
+            say_error(&complaints.sentence(None, why));
         }
         if self.source.verbose {
             let gone = counted(directories, "directory", "directories");

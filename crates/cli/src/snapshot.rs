@@ -1,6 +1,7 @@
 //! `extant snapshot`: creates, lists, deletes and rolls back to snapshots of a native volume.
 
-use crate::error_report::{Failure, Result, say};
+use crate::device::{IN_USE, is_locked};
+use crate::error_report::{Failure, Result, say, warn, with_place};
 use crate::output::{MINUTES, Text, human, local_time, print_json, stdout, utc_time};
 use crate::source::Target;
 use check::render::{escape, shell_word};
@@ -11,7 +12,8 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 #[command(
@@ -80,6 +82,10 @@ The space is the amount freed if only that snapshot is deleted. For a mounted vo
     user who mounted it; for others (where the mount option snapdir=all lets them list at all) it is -, in JSON null. \
     Times are local (TZ), in JSON UTC.
 
+For the image of a volume that is mounted, its mount is asked. Where that is not possible, as in another mount \
+    namespace, the snapshots on the device are listed, and `rollback` in JSON is null: the device does not show whether \
+    a rollback is scheduled.
+
 Exit status: 0 listed, 1 failed, 2 wrong usage."
 )]
 struct List {
@@ -97,6 +103,8 @@ struct List {
     after_help = "Examples:
   extant snapshot delete volume.img before-upgrade
   extant snapshot delete /mnt monday tuesday
+
+If one of the names is not that of a snapshot, or a rollback to it is scheduled, none is deleted.
 
 Exit status: 0 all deleted, 1 at least one was not, 2 wrong usage."
 )]
@@ -118,7 +126,8 @@ struct Delete {
   extant snapshot rollback --cancel /mnt           cancel that
 
 Changes made since are lost, unless another snapshot has them; all snapshots stay. Files of a mounted volume are in \
-    use, so it is rolled back when it is unmounted.
+    use, so it is rolled back when it is unmounted. A scheduled rollback is cancelled through the mount: with the image of a \
+    mounted volume as DEVICE, --cancel is refused.
 
 Exit status: 0 done, scheduled for the unmount, or nothing to cancel; 1 not done, 2 wrong usage."
 )]
@@ -153,6 +162,21 @@ fn mounted(target: &Target) -> Result<Option<MountedSnapshots>> {
         return Ok(None);
     }
     MountedSnapshots::of(path).map(Some).map_err(|e| Failure::on(&target.device, e))
+}
+
+/// The mount point on which Extant serves the volume in this file or block device; `None` for none, or if it is not in
+/// the list of mounts.
+fn mount_point(target: &Target) -> Option<PathBuf> {
+    blockdev::mounted(&target.device).filter(|mounted| mounted.ours)?.at
+}
+
+/// The mounted volume in this file or block device, if its mount can be asked.
+fn mounted_image(target: &Target) -> Option<MountedSnapshots> {
+    let identity = |path: &Path| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    let (at, own) = (mount_point(target)?, identity(Path::new(&target.device))?);
+    // another volume may be mounted over it
+    let is_own = blockdev::sources_at(&at).iter().any(|source| identity(source) == Some(own));
+    MountedSnapshots::of(&at).ok().filter(|_| is_own)
 }
 
 /// An error that shows whether a snapshot of the name is missing, or exists.
@@ -225,29 +249,37 @@ impl Create {
     }
 }
 
+/// A snapshot's information, and its unique space where that is known.
+type InfoAndSpace = (SnapshotInfo, Option<u64>);
+
+/// The scheduled rollback of a volume.
+enum Scheduled {
+    /// To the snapshot of this name; `None` for none.
+    Known(Option<Vec<u8>>),
+    /// The volume is in use, and its mount cannot be asked.
+    Unknown,
+}
+
+impl Scheduled {
+    /// Whether the volume is rolled back to this snapshot at unmount; `None` if that is not known.
+    fn is_to(&self, name: &[u8]) -> Option<bool> {
+        match self {
+            Self::Known(to) => Some(to.as_deref() == Some(name)),
+            Self::Unknown => None,
+        }
+    }
+}
+
 impl List {
     fn run(&self) -> Result<u8> {
-        let failed = |e: &dyn ToString| Failure::on(&self.target.device, e.to_string());
-        let mut back_to = None;
-        let list: Vec<(SnapshotInfo, Option<u64>)> = match mounted(&self.target)? {
-            Some(mounted) => {
-                back_to = mounted.scheduled_rollback().map_err(|e| failed(&e))?;
-                mounted.list(true).map_err(|e| failed(&e))?
-            }
-            None => {
-                let volume = self.target.open()?.volume.clone();
-                let list = volume.snapshots().map_err(|e| failed(&e))?;
-                let space = |info: SnapshotInfo| volume.snapshot_space(&info.name).map(|space| (info, Some(space)));
-                list.into_iter().map(space).collect::<fs::Result<_>>().map_err(|e| failed(&e))?
-            }
-        };
+        let (list, scheduled) = self.find()?;
         if self.json {
-            let one = |(info, space): &(SnapshotInfo, Option<u64>)| Listed {
+            let one = |(info, space): &InfoAndSpace| Listed {
                 name: Text::new("name", &info.name),
                 time: utc_time(time(info)),
                 generation: info.generation,
                 bytes: *space,
-                rollback: back_to.as_ref() == Some(&info.name),
+                rollback: scheduled.is_to(&info.name),
             };
             print_json(&list.iter().map(one).collect::<Vec<_>>())?;
             return Ok(0);
@@ -255,11 +287,32 @@ impl List {
         let mut out = stdout()?;
         for (info, space) in &list {
             let space = space.map_or_else(|| "-".to_owned(), human);
-            let back = if back_to.as_ref() == Some(&info.name) { "  (rollback at unmount)" } else { "" };
+            let back = if scheduled.is_to(&info.name) == Some(true) { "  (rollback at unmount)" } else { "" };
             writeln!(out, "{}  {space:>10}  {}{back}", local_time(time(info), MINUTES), escape(&info.name))?;
         }
         out.flush()?;
         Ok(0)
+    }
+
+    /// The snapshots and the scheduled rollback, from the mount of the volume if there is one.
+    fn find(&self) -> Result<(Vec<InfoAndSpace>, Scheduled)> {
+        let failed = |e: &dyn ToString| Failure::on(&self.target.device, e.to_string());
+        if let Some(mounted) = mounted(&self.target)?.or_else(|| mounted_image(&self.target)) {
+            let back_to = mounted.scheduled_rollback().map_err(|e| failed(&e))?;
+            let list = mounted.list(true).map_err(|e| failed(&e))?;
+            return Ok((list, Scheduled::Known(back_to)));
+        }
+        let in_use = blockdev::mounted(&self.target.device).is_some() || is_locked(&self.target.device);
+        let volume = self.target.open()?.volume.clone();
+        let list = volume.snapshots().map_err(|e| failed(&e))?;
+        let space = |info: SnapshotInfo| volume.snapshot_space(&info.name).map(|space| (info, Some(space)));
+        let list = list.into_iter().map(space).collect::<fs::Result<Vec<_>>>().map_err(|e| failed(&e))?;
+        if !in_use {
+            return Ok((list, Scheduled::Known(None)));
+        }
+        let why = "a rollback may be scheduled: `extant snapshot list DIR` with the directory on which it is mounted shows that";
+        warn(&format!("{}: {why}", escape(self.target.device.as_bytes())));
+        Ok((list, Scheduled::Unknown))
     }
 }
 
@@ -271,8 +324,8 @@ struct Listed {
     time: String,
     generation: u64,
     bytes: Option<u64>,
-    /// The volume is rolled back to this snapshot at unmount.
-    rollback: bool,
+    /// The volume is rolled back to this snapshot at unmount; `None` if that is not known.
+    rollback: Option<bool>,
 }
 
 fn time(info: &SnapshotInfo) -> Timestamp {
@@ -286,34 +339,93 @@ impl Delete {
         format!("a rollback to it is scheduled: cancel it first with `extant snapshot rollback --cancel {device}`")
     }
 
-    fn run(&self) -> Result<u8> {
-        let mut failures = 0u8;
-        let mut note = |outcome: Result<()>| {
-            if let Err(Failure::Message(sentence)) = outcome {
-                say(&sentence);
-                failures = 1;
+    /// The names, each once.
+    fn distinct(&self) -> Vec<&OsString> {
+        let mut names: Vec<&OsString> = Vec::new();
+        for name in &self.names {
+            if !names.contains(&name) {
+                names.push(name);
             }
+        }
+        names
+    }
+
+    /// The failures of the names that cannot be deleted from a mounted volume.
+    fn wrong_names(&self, mounted: &MountedSnapshots, names: &[&OsString]) -> Vec<Failure> {
+        // without an answer the deletion reports the error
+        let back_to = mounted.scheduled_rollback().ok().flatten();
+        let wrong = |name: &&OsString| {
+            if back_to.as_deref() == Some(name.as_bytes()) {
+                return Some(about(&self.target, name, self.scheduled()));
+            }
+            mounted.check_exists(name.as_bytes()).err().map(|e| about_existing(&self.target, name, &e))
         };
+        names.iter().filter_map(wrong).collect()
+    }
+
+    /// Reports wrong names, because of which nothing is deleted; returns the exit status.
+    fn refuse(&self, wrong: Vec<Failure>) -> u8 {
+        report(wrong);
+        if self.names.len() > 1 {
+            say(&format!("{}: no snapshot was deleted", escape(self.target.device.as_bytes())));
+        }
+        1
+    }
+
+    fn run(&self) -> Result<u8> {
+        let names = self.distinct();
         if let Some(mounted) = mounted(&self.target)? {
-            for name in &self.names {
-                note(mounted.delete(name.as_bytes()).map_err(|e| match e.kind() {
+            let wrong = self.wrong_names(&mounted, &names);
+            if !wrong.is_empty() {
+                return Ok(self.refuse(wrong));
+            }
+            let delete = |name: &&OsString| {
+                mounted.delete(name.as_bytes()).err().map(|e| match e.kind() {
                     std::io::ErrorKind::ResourceBusy => about(&self.target, name, self.scheduled()),
                     _ => about_existing(&self.target, name, &e),
-                }));
-            }
-            return Ok(failures);
+                })
+            };
+            let failures: Vec<Failure> = names.iter().filter_map(delete).collect();
+            return Ok(report(failures));
         }
         let opened = self.target.open_for_writing(fs::WriteOptions::default())?;
-        for name in &self.names {
-            let deleted = opened.volume.delete_snapshot(name.as_bytes());
-            note(deleted.map_err(|e| about_existing(&self.target, name, &e)));
+        let there = match opened.volume.snapshots() {
+            Ok(there) => there,
+            Err(e) => {
+                opened.unmount()?;
+                return Err(Failure::on(&self.target.device, e));
+            }
+        };
+        let is_missing = |name: &&&OsString| !there.iter().any(|info| info.name == name.as_bytes());
+        let wrong =
+            names.iter().filter(is_missing).map(|name| about_existing(&self.target, name, &fs::Error::NotFound));
+        let wrong: Vec<Failure> = wrong.collect();
+        if !wrong.is_empty() {
+            opened.unmount()?;
+            return Ok(self.refuse(wrong));
         }
+        let delete = |name: &&OsString| {
+            let deleted = opened.volume.delete_snapshot(name.as_bytes());
+            deleted.err().map(|e| about_existing(&self.target, name, &e))
+        };
+        let status = report(names.iter().filter_map(delete).collect());
         // frees the rest of its space
         let compacted = opened.volume.compact();
         opened.unmount()?;
         compacted.map_err(|e| Failure::on(&self.target.device, e))?;
-        Ok(failures)
+        Ok(status)
     }
+}
+
+/// Reports failures; returns the exit status.
+fn report(failures: Vec<Failure>) -> u8 {
+    let status = u8::from(!failures.is_empty());
+    for failure in failures {
+        if let Failure::Message(sentence) = failure {
+            say(&sentence);
+        }
+    }
+    status
 }
 
 impl Rollback {
@@ -335,13 +447,33 @@ impl Rollback {
             return Ok(0);
         }
         if self.cancel {
+            self.check_unused()?;
             // it has to be a native volume
             self.target.open()?.volume.snapshots().map_err(|e| Failure::on(&self.target.device, e))?;
             return self.nothing_to_cancel();
         }
-        let device = crate::device::open_volume(&self.target.device, crate::source::for_writing(&self.target.device))?;
+        let device = crate::device::open_volume(&self.target.device, crate::source::for_writing(&self.target.device))
+            .map_err(|e| with_place(&self.target.device, e))?;
         fs::rollback(device, name.as_bytes()).map_err(|e| failed(&e))?;
         Ok(0)
+    }
+
+    /// Refuses a volume in use: only its mount shows and cancels a scheduled rollback.
+    fn check_unused(&self) -> Result<()> {
+        let device = &self.target.device;
+        let why = match mount_point(&self.target) {
+            Some(at) => {
+                let at = escape(at.as_os_str().as_bytes());
+                format!("it is mounted at {at}: use `extant snapshot rollback --cancel {}`", shell_word(&at))
+            }
+            None if is_locked(device) => {
+                format!(
+                    "{IN_USE}; if it is mounted, use `extant snapshot rollback --cancel` with the mount's directory"
+                )
+            }
+            None => return Ok(()),
+        };
+        Err(Failure::on(device, why))
     }
 
     /// A rollback is only ever scheduled while the volume is mounted, and carried out when it is unmounted.

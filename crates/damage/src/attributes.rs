@@ -7,7 +7,12 @@ use format::feature::{Compat, Incompat};
 use format::inode::{FileKind, InodeFlags};
 use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, entry_hash, entry_len, index};
 use format::{FsBlock, InodeNo};
+use std::ops::RangeInclusive;
 use zerocopy::IntoBytes;
+
+/// Lengths of names that may be encrypted, and of those too short for it.
+const ENCRYPTED: RangeInclusive<usize> = 16..=255;
+const TOO_SHORT: RangeInclusive<usize> = 1..=15;
 
 /// An encryption context of version 1 with a policy derived from `policy`.
 fn context(policy: u8) -> Vec<u8> {
@@ -163,7 +168,7 @@ fn encrypt(v: &mut Volume<'_>, number: InodeNo, policy: u8) -> Result<()> {
 }
 
 /// A directory without a hash tree and a file in it, both with space for attributes.
-fn dir_with_file(v: &mut Volume<'_>, name: usize) -> Result<(InodeNo, crate::volume::Named)> {
+fn dir_with_file(v: &mut Volume<'_>, len: RangeInclusive<usize>) -> Result<(InodeNo, crate::volume::Named)> {
     let dir = v.pick("no directory has such a file", |v, raw| {
         let fit = raw.kind() == Some(FileKind::Directory)
             && raw.attribute_area().len() >= 80
@@ -173,15 +178,12 @@ fn dir_with_file(v: &mut Volume<'_>, name: usize) -> Result<(InodeNo, crate::vol
         }
         let mut found = false;
         for (_, block) in v.map(raw)?.data {
-            found |= v.names_in(block)?.iter().any(|e| e.name.len() >= name && v.has_inode_space(e.inode));
+            found |= v.names_in(block)?.iter().any(|e| len.contains(&e.name.len()) && v.has_inode_space(e.inode));
         }
         Ok(found)
     })?;
     let all: Vec<_> = v.entries(dir)?;
-    let fit: Vec<_> = all
-        .into_iter()
-        .filter(|e| e.name != b"." && e.name != b".." && e.name.len() >= name && v.has_inode_space(e.inode))
-        .collect();
+    let fit: Vec<_> = all.into_iter().filter(|e| len.contains(&e.name.len()) && v.has_inode_space(e.inode)).collect();
     let entry = v.rng.choice(&fit).cloned().ok_or(crate::error::Error::Unfit("no directory has such a file"))?;
     Ok((dir, entry))
 }
@@ -223,6 +225,8 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         in_another(v, free, 5).map(|_| ())
     }),
     (0x01_0086, |v| {
+        // without the feature the file is an ordinary one, and the attribute is wrong
+        need(v.has_incompat(Incompat::EA_INODE), "the volume has no values in inodes")?;
         let file = v.file(None)?;
         let size = v.inode(file)?.raw().size();
         in_another(v, file, size).map(|_| ())
@@ -250,19 +254,20 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         in_inode(v, file, (index::ENCRYPTION, b"c", &[0; 28]), |_| ())?;
         v.set_flags(file, InodeFlags::ENCRYPT, true)
     }),
+    // in other directories only the files that are not encrypted are wrong
     (0x02_0050, |v| {
         encrypting(v)?;
-        let (dir, _) = dir_with_file(v, 1)?;
+        let (dir, _) = dir_with_file(v, TOO_SHORT)?;
         encrypt(v, dir, 1)
     }),
     (0x02_0051, |v| {
         encrypting(v)?;
-        let (dir, _) = dir_with_file(v, 1)?;
+        let (dir, _) = dir_with_file(v, ENCRYPTED)?;
         encrypt(v, dir, 1)
     }),
     (0x02_0052, |v| {
         encrypting(v)?;
-        let (dir, file) = dir_with_file(v, 16)?;
+        let (dir, file) = dir_with_file(v, ENCRYPTED)?;
         encrypt(v, dir, 1)?;
         encrypt(v, file.inode, 2)
     }),

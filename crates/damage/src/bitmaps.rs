@@ -43,6 +43,11 @@ fn checksums(v: &Volume<'_>) -> Result<()> {
     need(v.geometry.metadata_csum || v.geometry.gdt_csum, "the volume has no checksums")
 }
 
+/// A bit of the bitmap must be one block: the blocks of a cluster are a range.
+fn single(v: &Volume<'_>) -> Result<()> {
+    need(v.geometry.cluster_blocks == 1, "the volume's bitmaps count clusters of several blocks")
+}
+
 pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     (0x05_0001, |v| {
         let bits = v.geometry.inodes_per_group as usize;
@@ -58,21 +63,26 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.bitmap(last, false, |bytes| set_bit(bytes, bits, false))
     }),
     (0x05_0004, |v| {
+        single(v)?;
         let block = v.free_block()?;
         v.mark_block(block, true)
     }),
-    (0x05_0005, |v| flip(v, false, true, 1)),
+    (0x05_0005, |v| {
+        single(v)?;
+        flip(v, false, true, 1)
+    }),
     (0x05_0008, |v| flip(v, true, false, 1)),
     (0x05_0009, |v| flip(v, true, true, 1)),
     (0x05_000B, |v| {
-        let group = written(v)?;
-        v.group(group, |group| group.free_inodes = group.free_inodes.saturating_sub(1))
+        let uninit = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
+        let group = v.any_group(|group| !group.flags.intersects(uninit) && group.free_inodes > 0)?;
+        v.group(group, |group| group.free_inodes -= 1)
     }),
     (0x05_000C, |v| {
         let group = written(v)?;
         v.group(group, |group| group.directories += 3)
     }),
-    (0x05_000D, |v| v.superblock(|sb| sb.s_free_inodes_count = (sb.s_free_inodes_count.get() - 1).into())),
+    (0x05_000D, |v| v.superblock(|sb| sb.s_free_inodes_count = (sb.s_free_inodes_count.get() ^ 1).into())),
     (0x05_000E, |v| {
         let group = written(v)?;
         v.group(group, |group| group.free_clusters ^= 1)

@@ -88,7 +88,25 @@ pub const NOT_MADE: &[(u32, &str)] = &[
     (0x04_0007, "it takes a directory with more than 65 000 subdirectories"),
 ];
 
+/// Problems where the checker may correct or replace the damaged structure before it looks for them, and the problem
+/// that it then reports instead.
+const INSTEAD: &[(u32, u32)] = &[
+    // other fields state the right number, except with bigalloc
+    (0x00_0008, 0x0E_001B),
+    // the descriptors make no sense where a bitmap or an inode table is among the blocks that are now reserved
+    (0x00_002E, 0x00_0045),
+];
+
 impl Kind {
+    /// The number of the problem that the checker may report instead of this one.
+    #[must_use]
+    pub fn reported_instead(self) -> Option<u32> {
+        match self {
+            Kind::Problem(number) => INSTEAD.iter().find(|(n, _)| *n == number).map(|(_, instead)| *instead),
+            Kind::Table2(_) => None,
+        }
+    }
+
     /// All kinds that can be written, those of Table II first.
     pub fn all() -> impl Iterator<Item = Kind> {
         let rows = PROBLEMS.iter().flat_map(|rows| rows.iter()).map(|(number, _)| Kind::Problem(*number));
@@ -139,6 +157,11 @@ mod tests {
                 assert!(seen.insert(number), "{number:#08x} is listed twice");
                 assert!(!NOT_MADE.iter().any(|(n, _)| *n == number), "{number:#08x} has a function");
             }
+        }
+        for (number, instead) in INSTEAD {
+            let recipe = |number: u32| Kind::Problem(number).recipe();
+            assert!(recipe(*number).is_some() && recipe(*instead).is_some(), "{number:#08x}");
+            assert_eq!(Kind::Problem(*number).reported_instead(), Some(*instead));
         }
         assert!(Kind::named("inode.size").is_some());
         assert_eq!(Kind::named("nothing"), None);

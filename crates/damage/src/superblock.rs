@@ -116,7 +116,11 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.group_everywhere(group, |group| group.inode_table = FsBlock(beyond))
     }),
     (0x00_0005, |v| {
-        let blocks = v.geometry.blocks + 8;
+        // another group would have no descriptor, and the superblock would count as unusable
+        let last = v.geometry.group_blocks(GroupNo(v.geometry.groups - 1));
+        let more = u64::from(v.geometry.blocks_per_group).saturating_sub(last.end - last.start).min(8);
+        need(more > 0, "the last group of the volume is full")?;
+        let blocks = v.geometry.blocks + more;
         v.superblock(|sb| sb.set_blocks_count(blocks))
     }),
     (0x00_0008, |v| {

@@ -15,7 +15,7 @@ use blockdev::BlockDevice;
 use format::feature::{Compat, Incompat};
 use format::mmp::{Mmp, Use};
 use format::native::superblock::NativeSuperblock;
-use format::superblock::{DiskSuperblock, OFFSET, State, Superblock};
+use format::superblock::{DiskSuperblock, MAGIC, OFFSET, State, Superblock};
 use format::{FsBlock, Structure, Where};
 use std::sync::Arc;
 use store::Store;
@@ -235,22 +235,37 @@ fn primary_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
 
 fn backup_superblock(device: &dyn BlockDevice, block: FsBlock, block_size: Option<u32>) -> Result<Superblock> {
     let sizes = block_size.map_or_else(|| (10..=16).map(|n| 1u32 << n).collect(), |size| vec![size]);
-    let mut outcome = None;
+    let mut outcome: Option<(u8, Error)> = None;
     for size in sizes {
         let Some(offset) = block.get().checked_mul(u64::from(size)) else { continue };
         // with larger blocks, block 0 contains the primary superblock, behind the boot sector
         let offset = if block.get() == 0 { OFFSET } else { offset };
-        match read_superblock(device, offset) {
+        let error = match read_superblock(device, offset) {
             Ok(sb) if sb.geometry.block_size == size => return Ok(sb),
-            Ok(_) => {}
+            Ok(_) => Error::corrupt(Structure::Superblock, Where::Block(block), "the one there has another block size"),
             Err(e @ Error::Unsupported(_)) => return Err(e),
-            // the most useful error: damage of an existing superblock, rather than none at all
-            Err(e) if outcome.is_none() || e.is_corruption() => outcome = Some(e),
-            Err(_) => {}
+            Err(e) => e,
+        };
+        let rank = relevance(device, offset);
+        if outcome.as_ref().is_none_or(|(most, _)| rank > *most) {
+            outcome = Some((rank, error));
         }
     }
     let none = || Error::corrupt(Structure::Superblock, Where::Block(block), "that block contains no copy");
-    Err(Error::NoSuperblock(Box::new(outcome.unwrap_or_else(none))))
+    Err(Error::NoSuperblock(Box::new(outcome.map_or_else(none, |(_, error)| error))))
+}
+
+/// The rank of the reason why there is no usable superblock at an offset: that of an existing one is the most relevant;
+/// with a larger block size than that of the volume, the offset is often beyond the end of the device.
+fn relevance(device: &dyn BlockDevice, offset: u64) -> u8 {
+    let mut bytes = [0; DiskSuperblock::SIZE];
+    if device.geometry().len < offset.saturating_add(DiskSuperblock::SIZE as u64) {
+        return 0;
+    }
+    let read = device.read(offset, &mut bytes);
+    let has_magic = DiskSuperblock::from_slice(&bytes).is_some_and(|disk| disk.s_magic.get() == MAGIC);
+    // an error of the device is as relevant as damage
+    if read.is_err() || has_magic { 2 } else { 1 }
 }
 
 fn read_superblock(device: &dyn BlockDevice, offset: u64) -> Result<Superblock> {

@@ -39,6 +39,8 @@ pub(crate) struct Writing {
     pub(crate) orphans: OrphanList,
     /// The gate; set if transactions are possible.
     pub(crate) gate: Option<Gate<Before>>,
+    /// A crash leaves each operation complete or not done at all.
+    pub(crate) is_atomic: bool,
     /// The new inodes; set if the engine does not write unchanged blocks.
     pub(crate) new_inodes: Option<NewInodes>,
     /// Wakes the background thread.
@@ -57,6 +59,7 @@ impl Writing {
             overhead: OnceLock::new(),
             orphans: OrphanList::default(),
             gate: limits.can_discard.then(Gate::new),
+            is_atomic: limits.atomic,
             new_inodes: limits.elides_unchanged.then(NewInodes::default),
             wakeup: Arc::default(),
         }
@@ -80,6 +83,13 @@ impl Base {
 
     pub(crate) fn space(&self) -> Result<&Arc<Space>> {
         Ok(&self.writing()?.space)
+    }
+
+    /// Whether a crash leaves each operation complete or not done at all. Otherwise the writes of an operation can reach
+    /// the device in part, until [`Volume::sync`](crate::Volume::sync) returns.
+    #[must_use]
+    pub fn is_atomic(&self) -> bool {
+        self.writing.as_ref().is_some_and(|writing| writing.is_atomic)
     }
 
     /// Whether the volume is open for writing.

@@ -124,16 +124,21 @@ pub trait Engine: Send {
     fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan>;
 }
 
-/// Writes every changed block to its home location, in any order; with a flush if there is something to flush, and a
-/// process waits or the commit interval has passed.
-fn all_home(closed: &ClosedGeneration, block_size: usize) -> Stage {
+/// Writes every changed block to its home location; with a flush if there is something to flush, and a process waits or
+/// the commit interval has passed. No flush separates the two stages: the order protects from the end of the process
+/// alone, after which no inode leads to a block of references that was not written and still has those of a file that
+/// was removed.
+fn all_home(closed: &ClosedGeneration, block_size: usize) -> Vec<Stage> {
     let location = |block: FsBlock| block.get() * block_size as u64;
-    let writes = closed.blocks.iter();
-    let writes = writes.map(|w| PlannedWrite { at: location(w.block), data: w.data.clone(), kind: w.tag.kind });
-    let writes = writes.chain(fresh_writes(closed, location)).collect();
+    let home = |fresh| {
+        let writes = closed.blocks.iter().filter(move |w| w.fresh == fresh);
+        writes.map(|w| PlannedWrite { at: location(w.block), data: w.data.clone(), kind: w.tag.kind })
+    };
+    let fresh: Vec<_> = fresh_writes(closed, location).chain(home(true)).collect();
+    let fresh = (!fresh.is_empty()).then_some(Stage { writes: fresh, flush: false });
     // at the dirty limit no process waits for durability
     let flush = closed.reason != CommitReason::DirtyLimit && (closed.unflushed || !closed.blocks.is_empty());
-    Stage { writes, flush }
+    fresh.into_iter().chain([Stage { writes: home(false).collect(), flush }]).collect()
 }
 
 /// The writes of a generation's fresh extents: home before its changed blocks are valid, or in any order with them in

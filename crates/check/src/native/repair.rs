@@ -157,7 +157,7 @@ fn plan(checker: Checker<'_>, outcome: &Result<Report, Refusal>) -> Option<Plan>
     if alone {
         report = all_fixed(report);
     } else {
-        report.problems.iter_mut().filter(|p| is_superblock(p)).for_each(|p| p.fixed = true);
+        report.problems.iter_mut().filter(|p| is_superblock(p)).for_each(Reported::set_fixed);
         report.repaired = true;
     }
     // the active one is valid until this is written
@@ -227,7 +227,7 @@ fn write(device: &dyn BlockDevice, at: u64, superblock: &NativeSuperblock) -> Re
 
 /// The report with every problem marked as fixed.
 fn all_fixed(mut report: Report) -> Report {
-    report.problems.iter_mut().filter(|problem| problem.severity >= Severity::Error).for_each(|p| p.fixed = true);
+    report.problems.iter_mut().filter(|problem| problem.severity >= Severity::Error).for_each(Reported::set_fixed);
     report.exit = exit::REPAIRED;
     report.repaired = true;
     report.clean = true;

@@ -434,18 +434,33 @@ fn last_resort(scanner: &Scanner<'_>, problems: &Problems) -> Option<(Accepted, 
 fn named_superblock(scanner: &Scanner<'_>, block: u64, block_size: Option<u32>) -> Result<Accepted, Refusal> {
     let sizes = (0..7).map(|shift| 1024 << shift).filter(|size| block_size.is_none_or(|named| named == *size));
     let mut reason = "block sizes are powers of two from 1024 to 65536".to_owned();
+    let mut most = 0;
     for size in sizes {
         // with larger blocks the primary is inside block 0
-        let at = if block == 0 { Some(superblock::OFFSET) } else { block.checked_mul(u64::from(size)) };
-        let Some(at) = at else { continue };
-        match accept_at(scanner, at) {
+        let at = if block == 0 { superblock::OFFSET } else { block.saturating_mul(u64::from(size)) };
+        let what = match accept_at(scanner, at) {
             Ok(accepted) if accepted.geometry.block_size == size || block == 0 => return Ok(accepted),
-            Ok(accepted) => reason = format!("it has blocks of {} bytes", accepted.geometry.block_size),
+            Ok(accepted) => format!("it has blocks of {} bytes", accepted.geometry.block_size),
             Err(Rejection::Final(what)) => return Err(Refusal::new(what)),
-            Err(Rejection::Corrupt(what) | Rejection::Field(what)) => reason = what,
+            Err(Rejection::Corrupt(what) | Rejection::Field(what)) => what,
+        };
+        let rank = relevance(scanner, at);
+        if rank > most {
+            (most, reason) = (rank, what);
         }
     }
     Err(Refusal::new(format!("no usable superblock at block {block}: {reason}")))
+}
+
+/// The rank of the reason why there is no usable superblock at an offset: that of an existing one is the most relevant;
+/// with a larger block size than that of the volume, the offset is often beyond the end of the device.
+fn relevance(scanner: &Scanner<'_>, at: u64) -> u8 {
+    let end = at.saturating_add(DiskSuperblock::SIZE as u64);
+    match read_superblock(scanner, at) {
+        Err(_) if end > scanner.device.geometry().len => 1,
+        Ok(disk) if disk.s_magic.get() != superblock::MAGIC => 2,
+        _ => 3,
+    }
 }
 
 /// The usable copies of the superblock: those at the known locations, and, where the primary has no geometry, others.

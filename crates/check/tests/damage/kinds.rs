@@ -177,6 +177,31 @@ fn every_problem_has_an_image_that_is_found_and_repaired() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// Each volume that takes the damage of a kind has that problem afterwards, not only one of all volumes.
+#[test]
+fn what_is_written_is_what_is_found_on_each_volume() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let tree = Tree::new(7, &Spec { wide: 120, ..Spec::small() });
+    // the last group has space for one block
+    let full = Image::mke2fs(&["-t", "ext3", "-b", "1024"], 24 << 20).with_tree(&tree).build();
+    let full = Base { name: "ext3 of 24 MiB".to_owned(), bytes: full.bytes() };
+    let all: Vec<(&Base, Code)> =
+        bases().iter().chain([&full]).flat_map(|base| Code::ALL.iter().map(move |code| (base, *code))).collect();
+    let wrong = at_once(&all, |(base, code), _| {
+        let kind = Kind::Problem(code.number());
+        let fit: Vec<Code> = [*code].into_iter().chain(kind.reported_instead().and_then(Code::from_number)).collect();
+        let missed = [1, 2].into_iter().find_map(|seed| {
+            let report = look(&damaged(base, kind, seed)?);
+            let found = report.is_some_and(|report| report.problems.iter().any(|p| fit.contains(&p.code)));
+            (!found).then_some(seed)
+        });
+        missed.map(|seed| format!("{code:?}, seed {seed}, on {}: not found", base.name))
+    });
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
 /// The results of `one` for all inputs, in their order; runs a few at a time, each with an image file for e2fsck.
 fn at_once<T: Sync>(all: &[T], one: impl Fn(&T, &Image) -> Option<String> + Sync) -> Vec<String> {
     let parts: Vec<_> = std::thread::scope(|scope| {

@@ -77,7 +77,7 @@ impl WithoutList {
 
 /// Unpacks an archive into the directory `into`. `name` denotes the archive in messages.
 pub(crate) fn unpack(filler: &mut Filler<'_>, from: impl Read, name: &[u8], into: InodeNo) -> Result<(), Stop> {
-    let broken = |e: io::Error| Stop::Failed(name.to_vec(), e.to_string());
+    let broken = |e: io::Error| Stop::Unreadable(name.to_vec(), e.to_string());
     let mut unpacker = Unpacker {
         filler,
         archive: Reader::new(from),

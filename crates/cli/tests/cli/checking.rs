@@ -136,6 +136,34 @@ fn errors_are_repaired_and_reported() {
     let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
     assert_eq!((&report["clean"], &report["exit"], &report["repaired"]), (&true.into(), &1.into(), &true.into()));
     assert!(report["problems"].as_array().unwrap().iter().all(|problem| problem["fixed"] == true), "{report}");
+    assert!(report["problems"].as_array().unwrap().iter().any(|p| p["repair"] == "count corrected."), "{report}");
+    let image = damaged();
+    let ran = exits(4, &["check", "-fn", "--json", text(image.path())]);
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert!(report["problems"].as_array().unwrap().iter().all(|p| p["repair"].is_null()), "{report}");
+}
+
+/// With a block size that is not the volume's, the offset of -b is often beyond the end of the device.
+#[test]
+fn a_wrong_backup_superblock_is_reported_for_the_offset_that_exists() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume");
+    let image = text(&image);
+    prints(&["mkfs", "-q", "-t", "ext4", "-b", "1024", image, "64M"]);
+    for block in ["8194", "20000", "32768"] {
+        let ran = exits(8, &["check", "-fn", "-b", block, image]);
+        assert!(ran.text().contains("the superblock's magic number is missing"), "{block}: {}", ran.text());
+        let said = fails(1, &["info", "-b", block, image]);
+        assert!(said.contains("no superblock magic"), "{block}: {said}");
+    }
+    for block in ["8193", "16387"] {
+        let ran = exits(8, &["check", "-fn", "-b", block, "-B", "4096", image]);
+        let ends = ran.text().contains("the device ends before the superblock does");
+        assert_eq!(ends, block == "16387", "{block}: {}", ran.text());
+    }
+    let ran = exits(8, &["check", "-fn", "-b", "99999999", image]);
+    assert!(ran.text().contains("the device ends before the superblock does"), "{}", ran.text());
+    assert!(fails(1, &["info", "-b", "99999999", image]).contains("the device ends before it"));
 }
 
 #[test]

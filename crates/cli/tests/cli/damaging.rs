@@ -63,6 +63,35 @@ fn kinds_are_listed_and_others_refused() {
     assert!(said.contains("native volumes are not supported"), "{said}");
 }
 
+/// The output names the problem that a check reports instead of the one that was written.
+#[test]
+fn a_kind_that_is_reported_as_another_is_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let image = folder.path().join("volume");
+    let image = text(&image);
+    for format in [&["-t", "ext4"][..], &["-t", "ext4", "-b", "4096"], &["-t", "ext3", "-b", "1024"]] {
+        prints(&[&["mkfs", "-q", "-F"], format, &[image, "24M"]].concat());
+        let said = prints(&["damage", image, "FirstDataBlockWrong"]);
+        assert!(said.ends_with(" (check may report SuperblockFieldMisleads instead)\n"), "{said}");
+        let found = exits(4, &["check", "-fn", "--json", image]);
+        let found: serde_json::Value = serde_json::from_slice(&found.stdout).expect("JSON");
+        let names: Vec<_> = found["problems"].as_array().expect("a list").iter().map(|p| p["name"].clone()).collect();
+        assert!(names.contains(&"SuperblockFieldMisleads".into()), "{names:?}");
+    }
+    let list = prints(&["damage", "--list"]);
+    let row = list.lines().find(|line| line.contains("  FirstDataBlockWrong: ")).expect("a row");
+    assert!(row.ends_with(" (check may report SuperblockFieldMisleads instead)"), "{row}");
+    // the last group has space for one block
+    prints(&["mkfs", "-q", "-F", "-t", "ext3", "-b", "1024", image, "24M"]);
+    let done = json(&["damage", "--json", image, "BeyondDevice"]);
+    assert!(done[0]["instead"].is_null(), "{done}");
+    let found = extant(&["check", "-fn", image]).text();
+    assert!(found.contains("but the device ends after"), "{found}");
+    // a value in an inode needs the feature
+    let said = fails(1, &["damage", image, "XattrValueInodeFlagMissing"]);
+    assert!(said.ends_with("the volume has no values in inodes"), "{said}");
+}
+
 /// If one of several kinds is not possible none is written; the examples in the help apply to a volume by mkfs.
 #[test]
 fn several_kinds_are_written_all_or_none() {

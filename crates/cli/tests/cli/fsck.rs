@@ -377,3 +377,21 @@ fn json_says_no_more_than_json() {
     assert!(ran.text().contains("was not cleanly unmounted, check forced."), "{}", ran.text());
     assert!(String::from_utf8_lossy(&ran.stderr).starts_with("extant "), "{}", ran.text());
 }
+
+#[test]
+fn usage_names_the_program_called() {
+    let links = Links::new();
+    let ran = links.run(&[]);
+    assert!(ran.exit == Some(16) && ran.text().contains("Usage: fsck.ext4 [OPTIONS] <DEVICE>"), "{}", ran.text());
+    assert!(!ran.text().contains("extant check"), "{}", ran.text());
+    let said = exits(16, &["check"]).text();
+    assert!(said.contains("Usage: extant check "), "{said}");
+}
+
+#[test]
+fn help_of_help_has_an_example() {
+    for words in [&["help", "--help"][..], &["snapshot", "help", "--help"], &["help", "-h"]] {
+        let said = prints(words);
+        assert!(said.contains("Examples:\n  extant "), "{words:?}: {said}");
+    }
+}

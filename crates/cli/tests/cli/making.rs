@@ -460,6 +460,21 @@ fn under_the_names_of_mkfs() {
         assert_eq!(ran.exit, Some(0), "{}", ran.text());
         assert!(ran.text().contains(&format!("is now {format}, 16 MiB")), "{}", ran.text());
     }
+    // options of mke2fs that are not supported are named, and nothing is made
+    let program = folder.path().join("mkfs.ext4");
+    let image = folder.path().join("refused.img");
+    let options =
+        ["-c", "-cc", "-l list", "-D", "-o hurd", "-r 0", "-S", "-z undo", "-K", "-R stride=4", "-s 1", "-Fc"];
+    for option in options {
+        let words = option.split(' ').chain([text(&image), "16M"]);
+        let ran = run_with(Command::new(&program).args(words), b"", LIMIT);
+        let letter = if option == "-Fc" { "-c" } else { &option[..2] };
+        let said = ran.text();
+        assert!(said.starts_with(&format!("extant: {letter}: not supported; ")), "{option}: {said}");
+        assert!(ran.exit == Some(2) && said.lines().count() == 1 && !image.exists(), "{option}: {said}");
+    }
+    let ran = run_with(&mut Command::new(&program), b"", LIMIT);
+    assert!(ran.exit == Some(2) && ran.text().contains("Usage: mkfs.ext4 "), "{}", ran.text());
     let image = folder.path().join("plain.img");
     let report = prints(&["mkfs", text(&image), "16M"]);
     assert!(report.contains("is now ext4, 16 MiB"), "{report}");

@@ -346,6 +346,12 @@ fn single_files_and_standard_input() {
     let ran = run_with(&mut command(&["put", volume, "-", "/large"]), &vec![7; 20 << 20], LIMIT);
     assert!(ran.exit == Some(1) && ran.text().contains("no space left on the volume"), "{}", ran.text());
     assert!(ran.text().contains(" free") && !ran.text().contains("left to copy"), "{}", ran.text());
+    // every message about a file of the volume begins with the volume
+    assert!(ran.text().starts_with(&format!("extant: {volume}: /large: no space")), "{}", ran.text());
+    let sentence = fails(1, &["put", volume, text(&at("motd")), "/"]);
+    assert!(sentence.starts_with(&format!("extant: {volume}: /motd: already exists")), "{sentence}");
+    let sentence = fails(1, &["put", volume, text(&at("motd")), "/no/folder"]);
+    assert!(sentence.starts_with(&format!("extant: {volume}: /no/: no such file")), "{sentence}");
     prints(&["rm", "-f", volume, "/nothing", "/issue"]);
     assert_eq!(prints(&["ls", volume, "/"]), "lost+found\nmotd\nsparse\n");
     made.assert_consistent("at the end");
@@ -442,4 +448,51 @@ fn what_is_replaced_stays_until_the_new_file_is_whole() {
     assert_eq!(prints(&["cat", image, "/f"]), "new");
     assert_eq!(prints(&["ls", "-a", image, "/"]).lines().collect::<Vec<_>>().join(" "), ". .. f lost+found");
     made.assert_consistent("replaced");
+}
+
+/// The end of the process at any of its writes: the name has the whole old or the whole new file, and no removed file's
+/// content is found in another.
+#[test]
+fn a_replaced_file_survives_the_end_of_the_process() {
+    if !tools::need(&["strace"]) || tools::run("strace", &["-o", "/dev/null", "true"]).exit != Some(0) {
+        return;
+    }
+    let made = Made::new("-t ext2", 24 * M, &[]);
+    let (folder, image) = (made.folder.path(), made.image());
+    let write = |name: &str, text: &str, len: usize| {
+        let path = folder.join(name);
+        std::fs::write(&path, text.repeat(len / text.len())).unwrap();
+        path
+    };
+    let (old, new) = (write("old", "OLD\n", 150_000), write("new", "NEW\n", 200_000));
+    let removed = write("removed", "REMOVED\n", 12 << 20);
+    for (file, name) in [(&old, "/file"), (&removed, "/removed")] {
+        exits(0, &["put", text(&image), text(file), name]);
+    }
+    exits(0, &["rm", text(&image), "/removed"]);
+    let before = std::fs::read(&image).unwrap();
+    for count in 1.. {
+        std::fs::write(&image, &before).unwrap();
+        let kill = format!("inject=pwrite64,pwritev,pwritev2:signal=SIGKILL:when={count}");
+        let mut strace = tools::command("strace");
+        let trace = folder.join("trace");
+        strace.args(["-f", "-o", text(&trace), "-e", "trace=pwrite64,pwritev,pwritev2", "-e", &kill]);
+        strace.args([EXTANT, "put", "-f", text(&image), text(&new), "/file"]);
+        let ended = run_with(&mut strace, b"", LIMIT).exit == Some(0);
+        exits(if ended { 0 } else { 1 }, &["check", "-fy", text(&image)]);
+        let out = folder.join(format!("out{count}"));
+        exits(0, &["get", "-r", text(&image), "/", text(&out)]);
+        let whole = std::fs::read(out.join("file")).unwrap();
+        assert!(
+            [&old, &new].iter().any(|file| std::fs::read(file).unwrap() == whole),
+            "write {count}: {}",
+            whole.len()
+        );
+        let found = tools::run("grep", &["-r", "-l", "REMOVED", text(&out)]);
+        assert_eq!(found.exit, Some(1), "write {count}: {}", found.text());
+        if ended {
+            assert!(count > 5, "{count}");
+            break;
+        }
+    }
 }

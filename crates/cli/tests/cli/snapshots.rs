@@ -114,6 +114,93 @@ fn snapshots_of_an_image() {
     fails(1, &["snapshot", "list", text(&other)]);
 }
 
+/// Nothing is deleted if one of the names is wrong.
+#[test]
+fn names_are_checked_before_the_first_snapshot_is_deleted() {
+    let place = NativeVolume::new();
+    let (image, dir) = (place.image(), place.dir());
+    let (image, dir) = (text(&image), text(&dir));
+    for name in ["one", "two"] {
+        prints(&["snapshot", "create", image, name]);
+    }
+    let refused = |target: &str| {
+        let said = exits(1, &["snapshot", "delete", target, "one", "nonex", "two"]).text();
+        assert!(said.contains("there is no snapshot named nonex"), "{said}");
+        assert!(said.ends_with(&format!("{target}: no snapshot was deleted\n")), "{said}");
+        let list = prints(&["snapshot", "list", target]);
+        assert!(list.contains("  one") && list.contains("  two"), "{list}");
+    };
+    refused(image);
+    place.check();
+    if ready() && tools::has_fuse() {
+        place.mount();
+        refused(dir);
+        exits(0, &["snapshot", "rollback", dir, "two"]);
+        let said = exits(1, &["snapshot", "delete", dir, "one", "two"]).text();
+        assert!(said.contains("a rollback to it is scheduled"), "{said}");
+        prints(&["snapshot", "rollback", "--cancel", dir]);
+        refused(dir);
+        place.unmount();
+    }
+    // a name that occurs twice is no error
+    prints(&["snapshot", "delete", image, "one", "two", "one"]);
+    assert_eq!(prints(&["snapshot", "list", image]), "");
+    place.check();
+}
+
+/// The device does not show a scheduled rollback: commands ask the mount, or refuse.
+#[test]
+fn a_scheduled_rollback_is_not_hidden_by_the_image() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    let place = NativeVolume::new();
+    let (image, dir) = (place.image(), place.dir());
+    let (image, dir) = (text(&image), text(&dir));
+    place.mount();
+    prints(&["snapshot", "create", dir, "one"]);
+    assert_eq!(json(&["snapshot", "list", "--json", image])[0]["rollback"], false);
+    fs::write(place.dir().join("new"), "new").unwrap();
+    exits(0, &["snapshot", "rollback", dir, "one"]);
+    assert!(prints(&["snapshot", "list", image]).contains("one  (rollback at unmount)"));
+    assert_eq!(json(&["snapshot", "list", "--json", image])[0]["rollback"], true);
+    let sentence = fails(1, &["snapshot", "rollback", "--cancel", image]);
+    let says = format!("{image}: it is mounted at {dir}: use `extant snapshot rollback --cancel {dir}`");
+    assert!(sentence.ends_with(&says), "{sentence}");
+    let sentence = fails(1, &["snapshot", "rollback", image, "one"]);
+    assert!(sentence.contains(&format!("it is mounted at {dir}")), "{sentence}");
+    prints(&["snapshot", "rollback", "--cancel", dir]);
+    place.unmount();
+    assert_eq!(prints(&["ls", image, "/new"]), "/new\n");
+    // the list of mounts names the image only where the mount has a loop device
+    prints(&["mount", "-o", "fsname=other", image, dir]);
+    exits(0, &["snapshot", "rollback", dir, "one"]);
+    let ran = exits(0, &["snapshot", "list", "--json", image]);
+    let list: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let is_unknown = list[0]["rollback"].is_null() && ran.text().contains("a rollback may be scheduled");
+    assert!(is_unknown || list[0]["rollback"] == true, "{}", ran.text());
+    let sentence = fails(1, &["snapshot", "rollback", "--cancel", image]);
+    assert!(sentence.contains(" use `extant snapshot rollback --cancel"), "{sentence}");
+    prints(&["snapshot", "rollback", "--cancel", dir]);
+    place.unmount();
+    place.check();
+}
+
+/// A check of the mount point names the option for it.
+#[test]
+fn a_check_of_a_mount_point_names_online() {
+    if !ready() || !tools::has_fuse() {
+        return;
+    }
+    let place = NativeVolume::new();
+    place.mount();
+    let sentence = fails(8, &["check", "-fn", text(&place.dir())]);
+    assert!(sentence.contains("a mounted native volume: use --online"), "{sentence}");
+    place.unmount();
+    let said = exits(8, &["check", "-fn", text(&place.dir())]).text();
+    assert!(!said.contains("--online"), "{said}");
+}
+
 #[test]
 fn a_shortened_volume_is_not_rolled_back() {
     let place = NativeVolume::new();

@@ -238,7 +238,8 @@ fn a_full_disk_below_a_volume_is_no_full_volume() {
     assert!(!volume.exists() && !said.contains("read-only") && said.lines().count() == 2, "{said}");
     exits(0, &["mkfs", "-q", text(&volume), "32M"]);
     let said = exits(1, &["put", text(&volume), text(&big), "/"]).text();
-    assert!(said.contains("/big: no space left on the disk beneath") && said.contains(full), "{said}");
+    let names = format!("extant: {}: /big: no space left on the disk beneath", text(&volume));
+    assert!(said.contains(&names) && said.contains(full), "{said}");
     assert!(volume.exists() && !said.contains("was removed"), "{said}");
 }
 

@@ -111,6 +111,18 @@ impl MountedSnapshots {
         std::fs::remove_dir(self.of_name(name)).map_err(with_reason)
     }
 
+    /// Checks that there is a snapshot of this name, damaged or not.
+    ///
+    /// # Errors
+    /// `NotFound`, and `InvalidInput` for an invalid name.
+    pub fn check_exists(&self, name: &[u8]) -> io::Result<()> {
+        check_name(name)?;
+        match self.of_name(name).symlink_metadata() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
     /// Schedules a rollback to a snapshot at unmount; `None` cancels it.
     ///
     /// # Errors

@@ -64,15 +64,15 @@ impl Engine for DirtyBit {
 
     fn plan(&mut self, closed: ClosedGeneration, superblock: &dyn StateSource) -> Result<Plan> {
         let home = all_home(&closed, self.block_size);
-        let mut stages = Vec::with_capacity(2);
-        if !home.writes.is_empty() {
+        let mut stages = Vec::with_capacity(1 + home.len());
+        if home.iter().any(|stage| !stage.writes.is_empty()) {
             if std::mem::take(&mut self.marked_clean) {
                 stages.push(state_stage(superblock, VolumeState::NeedsCheck));
             }
             self.unflushed = true;
         }
-        self.unflushed &= !home.flush;
-        stages.push(home);
+        self.unflushed &= !home.iter().any(|stage| stage.flush);
+        stages.extend(home);
         // no flush at the dirty limit: the mode guarantees no more
         Ok(Plan { stages, home: closed.blocks.iter().map(|w| w.block).collect(), durable: closed.number })
     }

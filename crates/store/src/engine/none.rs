@@ -31,7 +31,7 @@ impl Engine for Unordered {
 
     fn plan(&mut self, closed: ClosedGeneration, _: &dyn StateSource) -> Result<Plan> {
         Ok(Plan {
-            stages: vec![all_home(&closed, self.block_size)],
+            stages: all_home(&closed, self.block_size),
             home: closed.blocks.iter().map(|w| w.block).collect(),
             // no flush at the dirty limit: the mode guarantees no more
             durable: closed.number,
