@@ -37,7 +37,7 @@ pub use aligned::AlignedBuf;
 pub use error::{Error, Op, Result};
 pub use extent::Extent;
 pub use file::{Batching, FileDevice, OpenOptions};
-pub use lock::is_locked_for_writing;
+pub use lock::{check_unused, is_locked_for_writing};
 pub use memory::MemoryDevice;
 pub use mounts::{Mounted, mount_source, mounted, sources_at};
 pub use overlay::Overlay;

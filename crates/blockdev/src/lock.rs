@@ -127,6 +127,23 @@ pub fn is_locked_for_writing(device: impl AsRef<Path>) -> bool {
     beneath.chain([(metadata.dev(), metadata.ino())]).any(|file| is_locked(&list, file, false))
 }
 
+/// Checks that no process uses a regular file as a volume: none has it locked, nor uses a loop device over it. The file
+/// is opened for reading, and locked only for the duration of this call.
+///
+/// # Errors
+/// `ResourceBusy`, with the user of the file; else those of opening it.
+pub fn check_unused(file: impl AsRef<Path>) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(file.as_ref(), flags, Mode::empty())?);
+    match take(&file, true) {
+        // the error of NFS for a file that is open only for reading
+        Err(e) if e.raw_os_error() == Some(Errno::BADF.raw_os_error()) => {}
+        taken => taken?,
+    }
+    let len = file.metadata()?.len();
+    guard(&file, len, true).map(drop)
+}
+
 /// Whether the kernel's list of locks has one on a file that conflicts with one of ours. proc(5): number, kind, sort,
 /// READ or WRITE, process, `MAJOR:MINOR:INODE`, the first two in hexadecimal digits.
 fn is_locked(list: &str, (dev, ino): (u64, u64), write: bool) -> bool {

@@ -2,7 +2,9 @@
 
 use crate::error_report::{Failure, Result};
 use blockdev::{BlockDevice, OpenOptions, Scheme};
+use check::render::escape;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -47,13 +49,18 @@ pub(crate) fn open_volume(device: impl AsRef<OsStr>, options: OpenOptions) -> Re
     Ok(opened)
 }
 
-/// Time for which a reader waits for the end of a process that has just unmounted the volume.
+/// Time for which a reader, or the replacement of a file, waits for the end of a process that has just unmounted the
+/// volume.
 const ENDING: Duration = Duration::from_millis(500);
 /// Interval of looks at a lock.
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// The reason why a volume that is not in the list of mounts may change while it is read.
 pub(crate) const IN_USE: &str = "it is in use: another process has it locked for writing";
+
+/// The reason why a file that is not in the list of mounts is not replaced.
+const IN_USE_OR_BENEATH: &str =
+    "it is in use: another process has it locked, as a mounted volume is, or uses a loop device over it";
 
 /// Whether another process has the volume locked for writing, as `extant serve` has, and a mount with the option
 /// `fsname`, which is found in the list of mounts only by that name.
@@ -67,6 +74,33 @@ pub(crate) fn is_locked(device: &Device) -> bool {
         std::thread::sleep(AGAIN);
     }
     false
+}
+
+/// The reason why an existing file must not be replaced: it contains a volume in use, which would lose its name and all
+/// later changes. `None` for other files, for what is not a regular file, and if it cannot be determined.
+pub(crate) fn volume_in_use(path: &Path) -> Option<String> {
+    if !path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        return None;
+    }
+    if let Some(mounted) = blockdev::mounted(path) {
+        return Some(format!(
+            "it is a volume that is mounted {}: unmount it first",
+            escape(mounted.place().as_bytes())
+        ));
+    }
+    let is_busy = || match blockdev::check_unused(path) {
+        Ok(()) => false,
+        Err(e) if e.kind() == ErrorKind::ResourceBusy => true,
+        Err(_) => blockdev::is_locked_for_writing(path),
+    };
+    let start = Instant::now();
+    while is_busy() {
+        if start.elapsed() >= ENDING {
+            return Some(IN_USE_OR_BENEATH.to_owned());
+        }
+        std::thread::sleep(AGAIN);
+    }
+    None
 }
 
 /// A device: the original bytes, used to open it, and a text for messages.

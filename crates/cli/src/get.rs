@@ -4,6 +4,7 @@
 //! owners and device nodes. [`beneath`] confines names to the destination.
 
 use crate::copy_in::on_signals;
+use crate::device::volume_in_use;
 use crate::error_report::{Complaints, Failure, Result, say, short, without_errno};
 use crate::output::{counted, human};
 use crate::path_stack::{Folders, PathStack};
@@ -14,7 +15,7 @@ use check::render::escape;
 use clap::Args;
 use fs::{Attributes, FileKind, Inode, InodeNo, ReadDir, Volume};
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -42,7 +43,9 @@ const SHARED: u64 = 2;
 
 Where DEST is a directory, files go into it under their own names; otherwise DEST is the new name of the one that is \
     copied. Existing files are left alone unless --force is used, and then stay until the new one is \
-    complete: there must be space for both. The volume being read is never replaced. Directories are merged. Device nodes and pipes of this machine are replaced only by \
+    complete: there must be space for both. The volume being read is never replaced, \
+    nor is a volume in use: one that is mounted or locked, or, for DEST and the PATHs directly in it, beneath a \
+    loop device. Directories are merged. Device nodes and pipes of this machine are replaced only by \
     nodes of the same kind. Symbolic links are \
     copied as they are, except PATH itself, which is followed inside the volume. Nothing is \
     written outside DEST, whatever the names on the volume are, and at most twice the volume's size is copied for each PATH. Owners, device nodes and the \
@@ -192,6 +195,17 @@ impl Get {
         {
             let why = format!("it is {what}, which is not replaced by a file: use `extant cat` to write a file to it");
             return Err(failure(&why));
+        }
+        // of files further below only the locks are examined, by `Beneath`
+        let targets: Vec<PathBuf> = if path.is_dir() {
+            paths.iter().map(|source| path.join(OsStr::from_bytes(last_name(source.as_bytes())))).collect()
+        } else {
+            vec![path.to_path_buf()]
+        };
+        for target in targets.iter().filter(|_| self.force) {
+            if let Some(why) = volume_in_use(target) {
+                return Err(Failure::on(&target.display().to_string(), why));
+            }
         }
         if path.is_dir() {
             return Ok((Beneath::open(path, self.force).map_err(|e| failure(&e))?.without(own), None));

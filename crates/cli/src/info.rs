@@ -29,7 +29,8 @@ mod rows;
   extant info --export /dev/sdb1      type, UUID and label, as udev expects them
   extant info --fuse /mnt             how a mounted volume is served: transport, messages by kind
 
-The volume is shown as it is on the device, without replaying the journal. Times are local (TZ), with \
+The volume is shown as it is on the device, without replaying the journal. Of more than 2^20 groups none is \
+    listed, and the blocks for metadata are those that the superblock counts. Times are local (TZ), with \
     their offset from UTC; in JSON they are UTC.
 
 Exit status: 0 all was shown, 1 something could not be read, 2 wrong usage."
@@ -150,7 +151,7 @@ impl Info {
         });
         let mounted = blockdev::mounted(&self.source.device).is_some();
         let sections = rows::sections(&opened.volume, &summary, maps.as_ref(), mounted, &mut complaints);
-        let groups = self.groups.then(|| groups::read(&opened.volume, &summary, &mut complaints));
+        let groups = if self.groups { groups::read(&opened.volume, &summary, &mut complaints) } else { None };
         if self.json {
             print_json_object(&Report { device: &self.source.device, sections: &sections, groups })?;
         } else {

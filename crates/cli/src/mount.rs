@@ -114,8 +114,9 @@ Options for -o, in lists as mount(8) takes them:
   writeback_cache
                 the kernel buffers writes until the last close, fsync, sync or unmount: fast for
                 many small writes to open files; on a full volume, or a file that may not be
-                written, errors are then reported by close and fsync instead of write; du shows an
-                empty file as one block
+                written, errors are then reported by close and fsync instead of write; writes that
+                find the volume full may be accepted and lost, while the file's size grows, which
+                fsync and `extant umount` report; du shows an empty file as one block
   nofuseblk     without a loop device, and without its advantages (see sync above)
   auto_unmount  unmounted by fusermount3 even if the serving process is killed (for users other than
                 root, only with allow_other or allow_root)

@@ -16,8 +16,9 @@ use std::path::PathBuf;
   extant undo before volume.img           restore every byte
 
 If the superblock or a block that the repair changed has changed since the repair, the file belongs to another device, or the \
-    volume was used since: nothing is restored. Changes elsewhere stay. If the command was interrupted, run it again: \
-    until then the volume is marked as having errors.
+    volume was used since: nothing is restored. Changes elsewhere stay. If the command was interrupted, run it again \
+    before anything else writes to the volume, `check -p` at boot included: after that the file no longer fits, and \
+    the rest is not restored. Until then the volume is marked as having errors.
 
 Exit status: 0 restored, 1 refused or failed, 2 wrong usage."
 )]

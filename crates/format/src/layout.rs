@@ -164,9 +164,10 @@ impl Geometry {
         u64::from(self.block_size == 1024 && self.first_data_block == 0)
     }
 
-    /// The groups other than 0 with a copy of the superblock.
+    /// The groups other than 0 with a copy of the superblock, in order; the groups between them cost nothing.
     pub fn backup_groups(&self) -> impl Iterator<Item = GroupNo> + '_ {
-        self.group_numbers().skip(1).filter(|g| self.backups.contains(*g))
+        let first = self.backups.after(GroupNo(0));
+        std::iter::successors(first, |g| self.backups.after(*g)).take_while(|g| g.get() < self.groups)
     }
 
     /// The block of the superblock's copy in `group`, where it has one.
@@ -216,6 +217,20 @@ impl Geometry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::superblock::Backups;
+
+    #[test]
+    fn groups_with_copies_are_those_that_contain_one() {
+        let mut geometry = crate::testing::volume().geometry;
+        geometry.groups = 20_000;
+        for backups in [Backups::Every, Backups::Sparse, Backups::Two([0, 9]), Backups::Two([19_999, 1])] {
+            geometry.backups = backups;
+            let copies = geometry.group_numbers().skip(1).filter(|g| geometry.backups.contains(*g));
+            assert!(geometry.backup_groups().eq(copies), "{:?}", geometry.backups);
+        }
+        (geometry.groups, geometry.backups) = (u32::MAX, Backups::Sparse);
+        assert_eq!(geometry.backup_groups().count(), 1 + 20 + 13 + 11);
+    }
 
     #[test]
     fn regions_end_with_their_group() {

@@ -492,6 +492,21 @@ impl Backups {
             Backups::Two(list) => list.contains(&group.get()),
         }
     }
+
+    /// The first group after `group` that has a superblock, in a volume with enough groups.
+    #[must_use]
+    pub fn after(&self, group: GroupNo) -> Option<GroupNo> {
+        let group = group.get();
+        let power_of = |base: u32| {
+            std::iter::successors(Some(1_u32), |power| power.checked_mul(base)).find(|power| *power > group)
+        };
+        let next = match self {
+            Backups::Every => group.checked_add(1),
+            Backups::Sparse => [3, 5, 7].into_iter().filter_map(power_of).min(),
+            Backups::Two(list) => list.iter().copied().filter(|listed| *listed > group).min(),
+        };
+        next.map(GroupNo)
+    }
 }
 
 impl Geometry {

@@ -438,6 +438,11 @@ impl<B> Gate<B> {
         self.lock().as_ref().filter(|now| now.phase == Phase::Runs).map(|now| now.id)
     }
 
+    /// Whether this thread is a member of the current transaction, which has not ended.
+    pub(crate) fn is_member_of_current(&self) -> bool {
+        is_member() && self.lock().as_ref().is_some_and(|now| now.id == MEMBER.get())
+    }
+
     /// Whether a change by this thread would have to wait.
     pub(crate) fn would_wait(&self) -> bool {
         self.is_closed() && matches!(self.admit(), Answer::Wait)

@@ -175,6 +175,12 @@ impl Layout {
         }
     }
 
+    /// Whether the free blocks in the superblock are those that may contain data: a native volume's superblock also
+    /// counts those for metadata.
+    pub(crate) fn counts_free_data(&self) -> bool {
+        self.native().is_none()
+    }
+
     /// Blocks that the kernel reserves for the growth of extent trees by delayed writes: a fiftieth of the clusters, at
     /// most 4 096.
     pub(crate) fn reserved_for_extents(&self) -> u64 {

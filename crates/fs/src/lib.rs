@@ -106,7 +106,7 @@ pub use options::{Clock, OpenOptions, WriteOptions};
 pub use orphan::Orphans;
 pub use rollback::rollback;
 pub use snapshots::SnapshotInfo;
-pub use stat::{Attributes, StatFs};
+pub use stat::{Attributes, COUNTED_GROUPS, StatFs};
 pub use store::native::Summary as Generations;
 pub use summary::VolumeSummary;
 pub use transaction::Transaction;

@@ -4,7 +4,12 @@ use crate::inline_data::is_inline;
 use crate::{FileKind, GroupNo, Inode, InodeFlags, InodeNo, Inodes, Timestamp};
 use format::feature::{Compat, RoCompat};
 use format::group::Group;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
+
+/// Maximum number of groups whose descriptors are read to answer one question on a volume open for reading: 128 TiB in
+/// groups of 128 MiB. Reading those of a hostile superblock with tens of millions of groups takes a minute.
+pub const COUNTED_GROUPS: u32 = 1 << 20;
 
 /// The attributes of a file for stat(2), and further ones of ext4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +112,10 @@ impl Inodes {
     /// The statistics of the volume for statfs(2): blocks without the overhead of metadata, and free space according to
     /// the group descriptors, without blocks pinned by snapshots. A group whose descriptor cannot be read counts as
     /// full.
+    ///
+    /// On a volume open for reading with more than [`COUNTED_GROUPS`] groups, other than a native one, free space is
+    /// the one that the superblock counts. With that many groups the overhead, too, is the one in the superblock, or
+    /// without one that of bitmaps, inode tables and descriptors.
     #[must_use]
     pub fn statfs(&self) -> StatFs {
         let geometry = &self.sb.geometry;
@@ -144,6 +153,10 @@ impl Inodes {
             let inodes = self.sb.disk.s_free_inodes_count.get();
             return (free, inodes.into());
         }
+        if self.groups_there() > COUNTED_GROUPS && self.layout.counts_free_data() {
+            let clusters = self.sb.disk.free_blocks_count() / u64::from(self.sb.geometry.cluster_blocks.max(1));
+            return (clusters, self.sb.disk.s_free_inodes_count.get().into());
+        }
         let of_data = |n: u32, group: &Group| {
             if self.layout.is_pool_group(n) { self.layout.available(n, group).into() } else { 0 }
         };
@@ -166,7 +179,9 @@ impl Inodes {
         let geometry = &self.sb.geometry;
         let cluster = u64::from(geometry.cluster_blocks);
         let recorded = u64::from(self.sb.disk.s_overhead_blocks.get()).saturating_mul(cluster);
-        if self.sb.features.ro_compat.contains(RoCompat::BIGALLOC) && recorded > 0 && recorded <= geometry.blocks {
+        let groups = self.groups_there();
+        let is_used = groups > COUNTED_GROUPS || self.sb.features.ro_compat.contains(RoCompat::BIGALLOC);
+        if is_used && recorded > 0 && recorded <= geometry.blocks {
             return recorded;
         }
         let journal = match self.sb.journal_inode() {
@@ -175,10 +190,13 @@ impl Inodes {
             }
             _ => 0,
         };
-        let own = |group| {
-            let head = geometry.group_head(GroupNo(group));
-            head.end - head.start + u64::from(geometry.itable_blocks) + 2
+        let heads: u64 = if groups > COUNTED_GROUPS {
+            u64::from(geometry.descriptor_blocks)
+        } else {
+            let length = |head: Range<u64>| head.end - head.start;
+            (0..groups).map(|group| length(geometry.group_head(GroupNo(group)))).sum()
         };
-        u64::from(geometry.first_data_block) + (0..self.groups_there()).map(own).sum::<u64>() + journal
+        let others = u64::from(groups) * (u64::from(geometry.itable_blocks) + 2);
+        u64::from(geometry.first_data_block).saturating_add(heads).saturating_add(others).saturating_add(journal)
     }
 }

@@ -186,6 +186,12 @@ impl Base {
         self.gate().is_some_and(Gate::would_wait)
     }
 
+    /// Whether this thread is a member of the current transaction.
+    #[must_use]
+    pub fn is_member_of_current(&self) -> bool {
+        self.gate().is_some_and(Gate::is_member_of_current)
+    }
+
     /// The number of times that a transaction has begun or ended: if it is the same before and after a call had to
     /// wait, no transaction has changed anything meanwhile.
     #[must_use]

@@ -4,7 +4,7 @@ mod common;
 
 use blockdev::{BlockDevice, MemoryDevice};
 use common::{manifest, open, open_bytes};
-use extant_fs::{Error, FsBlock, GroupNo, InodeNo, OpenOptions, Volume, Warning};
+use extant_fs::{COUNTED_GROUPS, Error, FsBlock, GroupNo, InodeNo, OpenOptions, Volume, Warning};
 use format::superblock::DiskSuperblock;
 use std::sync::Arc;
 use testkit::oracle::kernel_mount;
@@ -126,6 +126,37 @@ fn a_wrong_descriptor_is_an_error_for_its_group_only() {
     assert_eq!(volume.group(GroupNo(2)).unwrap(), intact.group(GroupNo(2)).unwrap());
     assert!(volume.statfs().blocks_free < intact.statfs().blocks_free);
     assert!(volume.inode(InodeNo::ROOT).is_ok());
+}
+
+/// A hostile superblock on a sparse device makes statfs(2) read nothing of its millions of groups.
+#[test]
+fn the_descriptors_of_very_many_groups_are_not_summed() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let features = "64bit,meta_bg,^has_journal,^metadata_csum,^resize_inode,^flex_bg";
+    let args = ["-t", "ext4", "-b", "1024", "-g", "256", "-N", "64", "-O", features];
+    let mut bytes = Image::mke2fs(&args, 4 << 20).build().bytes();
+    let groups = COUNTED_GROUPS + 1000;
+    let blocks = groups * 256 + 1;
+    change(&mut bytes, |sb| {
+        sb.s_blocks_count_lo = blocks.into();
+        sb.s_inodes_count = (groups * sb.s_inodes_per_group.get()).into();
+        sb.s_free_inodes_count = 321.into();
+        sb.s_overhead_blocks = 765.into();
+        sb.set_free_blocks_count(4321);
+    });
+    // as many descriptors as groups fit on the device, so that all of them could be read
+    bytes.resize(65 << 20, 0);
+    let volume = open_bytes(bytes.clone()).unwrap();
+    assert_eq!(volume.superblock().geometry.groups, groups);
+    let counts = volume.statfs();
+    assert_eq!((counts.blocks_free, counts.files_free), (4321, 321));
+    assert_eq!(counts.blocks, u64::from(blocks) - 765);
+    // on a shorter device they are few
+    bytes.truncate(4 << 20);
+    let counts = open_bytes(bytes).unwrap().statfs();
+    assert!(counts.blocks_free != 4321 && counts.files_free != 321, "{counts:?}");
 }
 
 #[test]

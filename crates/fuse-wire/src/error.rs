@@ -26,6 +26,14 @@ pub enum Error {
     /// The file system is unmounted, but some of the written data did not reach the device.
     #[error("unmounted, but not all that was written reached the device: {0}")]
     Finish(io::Error),
+    /// The mount is read-only now, but some of the written data did not reach the device.
+    #[error("{} is read-only now, but not all that was written reached the device: {why}", dir.display())]
+    Remount {
+        /// The directory.
+        dir: PathBuf,
+        /// The cause, with the files where they are known.
+        why: io::Error,
+    },
     /// The connection to the kernel failed.
     #[error("the connection to the kernel failed: {0}")]
     Connection(io::Error),

@@ -42,6 +42,12 @@ pub trait Filesystem: Send + Sync {
     /// Some of the changes did not reach the device.
     fn finish(&self) -> io::Result<()>;
 
+    /// The files of which data was lost that programs wrote and the kernel passed on later, as a phrase with the
+    /// causes; `None` where there are none. Called after [`Filesystem::finish`].
+    fn lost(&self) -> Option<String> {
+        None
+    }
+
     /// Reports a panic in a request about `node`; the calling process gets EIO.
     fn panicked(&self, node: u64, what: &str);
 

@@ -31,9 +31,13 @@ use std::process::{Command, Stdio};
 /// reads it from every server.
 pub const DAEMON: &str = "extant.daemon";
 
-/// Another such attribute, with an empty value: reading it makes all earlier changes durable, and fails where that was
-/// not possible.
+/// Another such attribute: reading it makes all earlier changes durable, and fails where that was not possible. The
+/// value names the files of which data was lost earlier, see [`Filesystem::lost`](crate::Filesystem::lost), unless
+/// [`SYNC_ONCE`] has reported that; it is empty where there are none.
 pub const SYNC: &str = "extant.sync";
+
+/// As [`SYNC`]; what the value names then counts as reported.
+pub const SYNC_ONCE: &str = "extant.sync.once";
 
 /// The file system type in the list of mounts.
 const TYPE: &str = "fuse.extant";
@@ -48,6 +52,8 @@ const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 /// down; the fusermount3 process that then unmounts is woken by the end of its socket and must find the connection
 /// dead.
 const ABOVE: i32 = 100;
+/// The maximum length of the value of [`SYNC`], in bytes.
+const LONGEST_REPORT: usize = 32 << 10;
 /// The maximum time that [`unmount`] waits for the server process, in seconds.
 const PATIENCE: i64 = 60;
 
@@ -507,10 +513,23 @@ fn unmount_and_wait(dir: &Path) -> Result<(), UnmountError> {
 
 /// Makes all changes durable and returns the error where that failed, which umount(2) does not report.
 fn all_synced(dir: &Path) -> io::Result<()> {
-    match rustix::fs::getxattr(dir, OsStr::new(SYNC), &mut [0; 1][..]) {
+    match read_sync(dir, SYNC) {
         // the server is of an older version
-        Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
-        Err(e) => Err(e.into()),
+        Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::NODATA | Errno::OPNOTSUPP)) => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Reads [`SYNC`] or [`SYNC_ONCE`] of the root of a mount.
+///
+/// # Errors
+/// That of the system call; otherwise, where the value names files that lost data, an error with that text.
+pub fn read_sync(root: &Path, attribute: &str) -> io::Result<()> {
+    let mut value = vec![0u8; LONGEST_REPORT];
+    let length = rustix::fs::getxattr(root, OsStr::new(attribute), &mut value[..])?;
+    match value.get(..length) {
+        None | Some([]) => Ok(()),
+        Some(files) => Err(io::Error::other(String::from_utf8_lossy(files).into_owned())),
     }
 }
 

@@ -32,6 +32,12 @@ pub struct Unmounter {
     not_written: Arc<OnceLock<String>>,
 }
 
+/// Makes all changes durable; an error also where data was lost earlier.
+fn finish(filesystem: &dyn Filesystem) -> Result<()> {
+    filesystem.finish().map_err(Error::Finish)?;
+    filesystem.lost().map_or(Ok(()), |files| Err(Error::Finish(io::Error::other(files))))
+}
+
 impl Session {
     /// Mounts a file system on a directory. Requests are answered only by [`Session::run`].
     ///
@@ -54,7 +60,7 @@ impl Session {
     pub fn run(self) -> Result<()> {
         let link = Link::new(self.connection, Arc::clone(&self.filesystem), self.watchdog, self.writeback);
         let served = serve(link, self.transport).map_err(Error::Connection);
-        let finished = self.filesystem.finish().map_err(Error::Finish);
+        let finished = finish(&*self.filesystem);
         drop(self.mount);
         served.and(finished)
     }
@@ -116,7 +122,7 @@ impl Unmounter {
     /// # Errors
     /// [`Error::Finish`], also where [`Unmounter::unmount`] could not have the kernel write back its dirty pages.
     pub fn finish(&self) -> Result<()> {
-        self.filesystem.finish().map_err(Error::Finish)?;
+        finish(&*self.filesystem)?;
         self.not_written.get().map_or(Ok(()), |why| Err(Error::Finish(io::Error::other(why.clone()))))
     }
 }

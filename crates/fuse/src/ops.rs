@@ -30,6 +30,7 @@
 
 mod holes;
 mod ioctl;
+mod late;
 mod listing;
 mod opening;
 mod write;
@@ -40,10 +41,11 @@ use crate::problem_reports::{ProblemReports, ProblemSink};
 use format::feature::{Compat, Incompat};
 use fs::{Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume, WriteHow};
 use fuse_wire::{
-    Access, Answer, Atime, Attr, Caller, DAEMON, Entry, Features, Filesystem, Kernel, Operation, Reply, Request, SYNC,
+    Access, Answer, Atime, Attr, Caller, DAEMON, Entry, Features, Filesystem, Kernel, Operation, Reply, Request,
     StatFs, StatxOut, StatxTime,
 };
 use holes::Holes;
+use late::LateWrites;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -56,8 +58,8 @@ use write::{CAPABILITY, Making};
 /// The node number of the root in FUSE.
 pub(crate) const ROOT: u64 = 1;
 
-/// An extended attribute of the root that is not stored on the volume, like [`DAEMON`] and [`SYNC`]: whether the server
-/// can write, `ro` or `rw`.
+/// An extended attribute of the root that is not stored on the volume, like [`DAEMON`] and
+/// [`SYNC`](fuse_wire::SYNC): whether the server can write, `ro` or `rw`.
 pub(crate) const ACCESS: &str = "extant.access";
 
 /// The timeout "without a limit": ten years, in seconds.
@@ -103,6 +105,8 @@ pub(crate) struct Ops {
     /// The files of which the kernel may have dirty pages, each with the error of the last page that could not be
     /// written.
     may_have_pages: Mutex<HashMap<InodeNo, Option<Errno>>>,
+    /// The files that lost data which the kernel had accepted.
+    late: LateWrites,
     /// The outcome of unmounting the volume, once it is unmounted.
     ended: Arc<Ended>,
     /// Whether each change is durable before it is answered.
@@ -244,6 +248,10 @@ impl Filesystem for Ops {
         outcome.map_err(io::Error::other)
     }
 
+    fn lost(&self) -> Option<String> {
+        self.lost_data(true)
+    }
+
     fn panicked(&self, node: u64, what: &str) {
         let text = format!("an internal error of Extant: {what}");
         // the state in memory may be inconsistent
@@ -297,6 +305,7 @@ impl Ops {
             capable: Mutex::default(),
             any_capable: AtomicBool::new(false),
             may_have_pages: Mutex::default(),
+            late: LateWrites::default(),
             ended: Arc::default(),
             sync: options.mount.sync,
             dirsync: options.mount.dirsync || options.mount.sync,
@@ -351,7 +360,7 @@ impl Ops {
                 if plus { self.readdirplus(node, cookie, reply) } else { self.readdir(node, cookie, reply) }
             }
             Operation::StatFs => self.statfs(reply),
-            Operation::GetXattr { name, size } => reply.value(size, &self.getxattr(node, name)?),
+            Operation::GetXattr { name, size } => self.attribute(node, (name, size), caller, reply),
             Operation::ListXattr { size } => reply.value(size, &self.listxattr(node, caller.uid == 0)?),
             // dirty pages are data, too, and only the kernel knows them
             Operation::Seek { .. } if self.writeback => Err(Errno::NOSYS),
@@ -610,10 +619,6 @@ impl Ops {
         }
         if node == ROOT && name == ACCESS.as_bytes() {
             return Ok(if self.volume.is_writable() { b"rw".to_vec() } else { b"ro".to_vec() });
-        }
-        if node == ROOT && name == SYNC.as_bytes() {
-            let ended = self.ended.lock().clone();
-            return ended.map_or_else(|| self.sync(), |how| how.map_err(|_| Errno::IO)).map(|()| Vec::new());
         }
         let value = self.answer_for(node, |v, inode| v.get_xattr(inode, name))?;
         if name == CAPABILITY {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 /// The maximum number of files reported.
 const MOST: usize = 1000;
+/// The bit that distinguishes reports of lost data from others; the numbers of inodes have fewer bits.
+const LOST: u64 = 1 << 62;
 
 /// Receives one problem, as a sentence without a full stop.
 pub(crate) type ProblemSink = Arc<dyn Fn(&str) + Send + Sync>;
@@ -42,9 +44,18 @@ impl ProblemReports {
 
     /// Reports a problem with an inode, unless one was reported before.
     pub(crate) fn report(&self, inode: u64, problem: &str) {
+        self.report_as(inode, inode, problem);
+    }
+
+    /// Reports that data of an inode was lost, once, whether or not another problem was reported.
+    pub(crate) fn report_lost(&self, inode: u64, problem: &str) {
+        self.report_as(inode | LOST, inode, problem);
+    }
+
+    fn report_as(&self, key: u64, inode: u64, problem: &str) {
         let count = {
             let mut reported = self.reported.lock();
-            if reported.len() >= MOST || !reported.insert(inode) {
+            if reported.len() >= MOST || !reported.insert(key) {
                 return;
             }
             reported.len()
@@ -69,6 +80,9 @@ mod tests {
             problems.report(inode, "corrupt");
         }
         assert_eq!(*received.lock(), ["inode 12: corrupt", "inode 13: corrupt"]);
+        problems.report_lost(12, "lost");
+        problems.report_lost(12, "lost");
+        assert_eq!(received.lock().len(), 3);
         (0..5000).for_each(|inode| problems.report(inode, "corrupt"));
         let received = received.lock();
         assert_eq!(received.len(), MOST + 1);

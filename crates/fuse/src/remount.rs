@@ -6,7 +6,7 @@
 use crate::ops::ACCESS;
 use crate::options::{MountOptions, is_ignored, split_options};
 use crate::{Error, Result};
-use fuse_wire::{MountInfo, SYNC, is_ours, mounted_on, resolve};
+use fuse_wire::{MountInfo, SYNC_ONCE, is_ours, mounted_on, read_sync, resolve};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::ffi::OsStr;
@@ -45,7 +45,7 @@ const FIXED: [(&str, MountFlags, bool); 6] = [
 /// # Errors
 /// [`Error::Option`] for an option that is unknown or cannot be changed; [`Error::Mount`]: no Extant volume is mounted
 /// there, it was mounted read-only and `rw` is requested, or it is the mount of a user other than root and `suid` or
-/// `dev` is requested.
+/// `dev` is requested. [`Error::Remount`]: it is read-only now, but some of the written data did not reach the device.
 pub fn remount<S: AsRef<str>>(dir: &Path, lists: &[S], repeats: bool) -> Result<()> {
     MountOptions::parse(lists)?;
     let on_dir = |source| Error::Mount { dir: dir.to_owned(), source };
@@ -64,13 +64,13 @@ pub fn remount<S: AsRef<str>>(dir: &Path, lists: &[S], repeats: bool) -> Result<
     // all written data is durable after this, as with any file system; for a mount without a device the kernel does not
     // request that
     let synced = match flags.contains(MountFlags::RDONLY) {
-        true => rustix::fs::getxattr(&place, OsStr::new(SYNC), &mut [0; 1][..]).map(drop),
+        true => read_sync(&place, SYNC_ONCE),
         false => Ok(()),
     };
     match synced {
         // another user's mount, which root may remount but not access
-        Err(Errno::ACCESS) | Ok(()) => Ok(()),
-        Err(e) => Err(on_dir(e.into())),
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::ACCESS) => Ok(()),
+        outcome => outcome.map_err(|why| Error::Remount { dir: dir.to_owned(), why }),
     }
 }
 

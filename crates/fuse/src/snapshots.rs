@@ -151,9 +151,16 @@ impl Filesystem for WithSnapshots {
         self.views.clear();
         self.live.finish()?;
         match self.back_to.lock().take() {
-            Some(name) => fs::rollback(Arc::clone(self.live.volume.storage()), &name).map_err(io::Error::other),
+            Some(name) => {
+                self.live.forget_lost_data();
+                fs::rollback(Arc::clone(self.live.volume.storage()), &name).map_err(io::Error::other)
+            }
             None => Ok(()),
         }
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.live.lost()
     }
 
     fn panicked(&self, node: u64, what: &str) {

@@ -585,6 +585,10 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
         self.inner.finish()
     }
 
+    fn lost(&self) -> Option<String> {
+        self.inner.lost()
+    }
+
     fn panicked(&self, node: u64, what: &str) {
         self.inner.panicked(node, what);
     }

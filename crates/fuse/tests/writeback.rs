@@ -220,6 +220,12 @@ fn a_file_whose_content_has_no_space_replaces_no_other() {
         let ran = Command::new("python3").args(["-c", REPLACES_FULL]).arg(served.path()).output().expect("python3");
         assert_eq!(String::from_utf8_lossy(&ran.stdout), "No space left on device\nOLD\n", "{transport}: {ran:?}");
         assert!(contains(image.path(), "old", b"OLD"), "{transport}");
+        let problems = served.problems();
+        let lost = |problem: &&String| problem.ends_with("is lost: No space left on device");
+        assert_eq!(problems.iter().filter(lost).count(), 1, "{problems:?}");
+        drop(old);
+        let said = served.end().expect_err("the content of one file is lost").to_string();
+        assert!(said.ends_with("reached the device: /new: No space left on device"), "{said}");
     }
 }
 

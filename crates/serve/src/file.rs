@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use blockdev::{BlockDevice, Error};
-use fuse_wire::{Answer, Attr, DAEMON, Entry, Errno, Features, Filesystem, Operation, Reply, Request, SYNC, StatFs};
+use fuse_wire::{Answer, Attr, DAEMON, Entry, Errno, Features, Filesystem, Operation, Reply, Request};
+use fuse_wire::{SYNC, SYNC_ONCE, StatFs};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::process::{getgid, getpid, getuid};
 
@@ -222,7 +223,7 @@ impl File {
     fn attribute(&self, node: u64, name: &[u8], size: u32, reply: &mut Reply<'_>) -> Answer<()> {
         if node == ROOT && name == DAEMON.as_bytes() {
             reply.value(size, getpid().as_raw_nonzero().to_string().as_bytes())
-        } else if node == ROOT && name == SYNC.as_bytes() {
+        } else if node == ROOT && (name == SYNC.as_bytes() || name == SYNC_ONCE.as_bytes()) {
             self.done(self.device.flush())?;
             reply.value(size, b"")
         } else {

@@ -5,7 +5,9 @@
 //!    directory that the user specified, whatever is in it (from the volume, or from others).
 //! 3. No existing file is opened for writing: files are created, and a file to be replaced stays until the new one is
 //!    complete and takes its name. Device nodes, pipes and sockets are replaced only by nodes of the same kind. The
-//!    files that contain the volume being read, and links to them, are never replaced.
+//!    files that contain the volume being read, and links to them, are never replaced, nor are files that another
+//!    process has locked for writing, as a mount of a volume has. That is looked up in the kernel's list of locks,
+//!    without opening the file.
 
 use crate::source::Identity;
 use fs::{FileKind, Timestamp};
@@ -15,10 +17,12 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// An open directory, and whether existing names in it may be replaced.
 #[derive(Debug)]
@@ -186,6 +190,11 @@ impl Beneath {
         {
             return Err(io::Error::other(format!("{what} of that name exists, which --force does not replace")));
         }
+        if kind == FileType::RegularFile && blockdev::is_locked_for_writing(self.path_of(name)) {
+            let why =
+                "a file of that name exists, and another process has it locked for writing, as a mounted volume is";
+            return Err(io::Error::other(why));
+        }
         for count in 0u64.. {
             let temporary = format!(".extant-{}-{count}", std::process::id()).into_bytes();
             match make(&temporary) {
@@ -194,6 +203,11 @@ impl Beneath {
             }
         }
         Err(Errno::EXIST.into())
+    }
+
+    /// A path to a name in the directory, whatever the directory's own path is.
+    fn path_of(&self, name: &[u8]) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(OsStr::from_bytes(name))
     }
 
     /// Sets the attributes of a new file of that name that is neither a regular file nor a directory. Its mode is
@@ -205,8 +219,9 @@ impl Beneath {
             chownat(&self.fd, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         }
         // no system call sets an attribute relative to an open directory
-        let path = [format!("/proc/self/fd/{}/", self.fd.as_raw_fd()).as_bytes(), name].concat();
-        let unset = set_all(&attributes.xattrs, |key, value| lsetxattr(&path[..], key, value, XattrFlags::empty()));
+        let path = self.path_of(name);
+        let unset =
+            set_all(&attributes.xattrs, |key, value| lsetxattr(path.as_path(), key, value, XattrFlags::empty()));
         utimensat(&self.fd, name, &attributes.times(), AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(unset)
     }

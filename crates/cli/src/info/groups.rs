@@ -1,7 +1,7 @@
 //! The block groups.
 
 use crate::error_report::Complaints;
-use fs::{GroupNo, Volume, VolumeSummary};
+use fs::{COUNTED_GROUPS, GroupNo, Volume, VolumeSummary};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -38,9 +38,15 @@ struct Descriptor {
     checksum: u16,
 }
 
-/// All groups, in order; reports unreadable descriptors, and stops at the end of the device.
-pub(super) fn read(volume: &Volume, summary: &VolumeSummary, complaints: &mut Complaints<'_>) -> Vec<Group> {
+/// All groups, in order; reports unreadable descriptors, and stops at the end of the device. `None` where there are
+/// more groups than are listed, which is reported.
+pub(super) fn read(volume: &Volume, summary: &VolumeSummary, complaints: &mut Complaints<'_>) -> Option<Vec<Group>> {
     let geometry = &volume.superblock().geometry;
+    if geometry.groups > COUNTED_GROUPS {
+        let why = format!("{} groups are more than the {COUNTED_GROUPS} that are listed", geometry.groups);
+        complaints.about(b"groups", why);
+        return None;
+    }
     let mut groups = Vec::new();
     for number in geometry.group_numbers() {
         let descriptor = match volume.group(number) {
@@ -69,7 +75,7 @@ pub(super) fn read(volume: &Volume, summary: &VolumeSummary, complaints: &mut Co
         };
         groups.push(group(volume, number, descriptor, summary.blocks));
     }
-    groups
+    Some(groups)
 }
 
 fn group(volume: &Volume, number: GroupNo, descriptor: Option<Descriptor>, device_end: u64) -> Group {

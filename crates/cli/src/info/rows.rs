@@ -9,7 +9,7 @@ use format::hash::HashVersion;
 use format::jbd2::JournalSuperblock;
 use format::mmp::{Mmp, Use};
 use format::superblock::{DiskSuperblock, Flags, State};
-use fs::{Generations, SpaceMapSummary, Timestamp, Volume, VolumeSummary};
+use fs::{COUNTED_GROUPS, Generations, SpaceMapSummary, Timestamp, Volume, VolumeSummary};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -221,15 +221,7 @@ fn layout(volume: &Volume) -> Section {
     }
     s.number("First block", "first_block", geometry.first_data_block);
     s.number("First inode", "first_inode", geometry.first_inode);
-    let backups: Vec<u64> = geometry
-        .backup_groups()
-        .filter_map(|group| geometry.superblock_block(group))
-        .map(|block| block.get())
-        .collect();
-    let shown: Vec<_> = backups.iter().take(8).map(u64::to_string).collect();
-    let more = backups.len().saturating_sub(shown.len());
-    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    s.row("Superblock copies", "superblock_copies", format!("{}{more}", list(&shown)), backups);
+    superblock_copies(volume, &mut s);
     if disk.s_raid_stride.get() != 0 || disk.s_raid_stripe_width.get() != 0 {
         let (stride, width) = (disk.s_raid_stride.get(), disk.s_raid_stripe_width.get());
         let text = format!("stride {stride} blocks, stripe {width} blocks");
@@ -266,6 +258,24 @@ fn layout(volume: &Volume) -> Section {
         }
     }
     s
+}
+
+/// The row of the superblock's copies, at most as many as groups are read.
+fn superblock_copies(volume: &Volume, s: &mut Section) {
+    let geometry = &volume.superblock().geometry;
+    let backups: Vec<u64> = geometry
+        .backup_groups()
+        .filter_map(|group| geometry.superblock_block(group))
+        .map(|block| block.get())
+        .take(COUNTED_GROUPS as usize)
+        .collect();
+    let shown: Vec<_> = backups.iter().take(8).map(u64::to_string).collect();
+    let more = match backups.len().saturating_sub(shown.len()) {
+        0 => String::new(),
+        more if backups.len() == COUNTED_GROUPS as usize => format!(" and at least {more} more"),
+        more => format!(" and {more} more"),
+    };
+    s.row("Superblock copies", "superblock_copies", format!("{}{more}", list(&shown)), backups);
 }
 
 fn history(volume: &Volume) -> Section {

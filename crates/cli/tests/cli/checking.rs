@@ -309,6 +309,15 @@ fn a_repair_can_be_undone() {
     assert!(image.bytes() == before);
 }
 
+/// A check of a volume that is restored in part changes blocks of the repair, and the rest cannot be restored.
+#[test]
+fn the_help_of_undo_says_what_comes_first_after_an_interruption() {
+    let help = prints(&["undo", "--help"]);
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let says = "run it again before anything else writes to the volume, `check -p` at boot included";
+    assert!(help.contains(says), "{help}");
+}
+
 #[test]
 fn one_of_n_p_and_y() {
     for flags in [["-n", "-p"], ["-n", "-y"], ["-p", "-y"]] {

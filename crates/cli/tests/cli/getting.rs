@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use testkit::oracle::kernel_mount;
 use testkit::{Field, Image, Spec, Tree, tools, walk};
 
 /// Names below a folder, sorted.
@@ -176,6 +177,46 @@ fn the_volume_being_read_is_not_replaced() {
     // another volume of the same content may be replaced
     prints(&["get", "-f", text(image.path()), "/volume.img", text(folder.path())]);
     assert_eq!(fs::read(at("volume.img")).unwrap(), b"inside\n");
+}
+
+/// One that is replaced would lose all later changes.
+#[test]
+fn a_volume_in_use_is_not_replaced() {
+    if !ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    fs::create_dir(at("tree/below")).unwrap();
+    fs::write(at("tree/below/used.img"), "inside\n").unwrap();
+    let image = Image::mke2fs(&["-t", "ext4"], 8 << 20).with_folder(&at("tree")).build();
+    let volume = text(image.path());
+    fs::create_dir(at("below")).unwrap();
+    let used = at("below/used.img");
+    let before = plain().bytes();
+    fs::write(&used, &before).unwrap();
+    let inode = fs::metadata(&used).unwrap().ino();
+    let is_unchanged = || fs::read(&used).unwrap() == before && fs::metadata(&used).unwrap().ino() == inode;
+    let open = fs::File::options().read(true).write(true).open(&used).unwrap();
+    rustix::fs::flock(&open, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    for dest in [used.clone(), at("below")] {
+        let sentence = fails(1, &["get", "-f", volume, "/below/used.img", text(&dest)]);
+        assert!(sentence.contains("/used.img: it is in use: "), "{sentence}");
+    }
+    let sentence = fails(1, &["get", "-rf", volume, "/", text(folder.path())]);
+    assert!(sentence.contains("another process has it locked for writing"), "{sentence}");
+    assert!(is_unchanged());
+    drop(open);
+    if tools::is_root() && tools::has_loop() {
+        let mounted = kernel_mount(&used, "").unwrap();
+        let sentence = fails(1, &["get", "-f", volume, "/below/used.img", text(&used)]);
+        assert!(sentence.contains("it is a volume that is mounted at "), "{sentence}");
+        assert_eq!(fs::metadata(&used).unwrap().ino(), inode);
+        mounted.unmount();
+    }
+    prints(&["get", "-f", volume, "/below/used.img", text(&used)]);
+    assert_eq!(fs::read(&used).unwrap(), b"inside\n");
 }
 
 #[test]

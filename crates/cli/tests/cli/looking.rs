@@ -475,3 +475,31 @@ fn times_are_those_of_the_zone() {
         assert!(json.contains("2001-09-09T01:46:40.000000000Z"), "{zone}: {json}");
     }
 }
+
+/// A hostile superblock on a sparse file of a few MiB makes `info` read nothing of its millions of groups.
+#[test]
+fn very_many_groups_are_not_read() {
+    if !ready() {
+        return;
+    }
+    let features = "64bit,meta_bg,^has_journal,^metadata_csum,^resize_inode,^flex_bg";
+    let args = ["-t", "ext4", "-b", "1024", "-g", "256", "-N", "64", "-O", features];
+    let image = Image::mke2fs(&args, 4 << 20).build();
+    let mut bytes = image.bytes();
+    let groups = (1_u32 << 20) + 1000;
+    let inodes = groups * u32::from_le_bytes(bytes[1024 + 0x28..1024 + 0x2C].try_into().unwrap());
+    // s_inodes_count, s_blocks_count_lo, s_free_blocks_count_lo, s_overhead_blocks
+    for (at, value) in [(0x0, inodes), (0x4, groups * 256 + 1), (0xC, 4321), (0x248, 765)] {
+        bytes[1024 + at..1024 + at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    image.set_bytes(&bytes);
+    let len = u64::from(groups * 256 + 1) * 1024;
+    std::fs::File::options().write(true).open(image.path()).unwrap().set_len(len).unwrap();
+    let shown = json(&["info", "--json", text(image.path())]);
+    assert_eq!((&shown["space"]["free_blocks"], &shown["space"]["overhead_blocks"]), (&4321.into(), &765.into()));
+    let copies = shown["layout"]["superblock_copies"].as_array().unwrap();
+    assert!(copies.len() < 50 && copies[..3] == [257, 769, 1281], "{copies:?}");
+    let ran = exits(1, &["info", "--groups", text(image.path())]);
+    let says = format!("{groups} groups are more than the 1048576 that are listed");
+    assert!(ran.text().contains(&says) && ran.stdout.len() < 10_000, "{}", ran.text());
+}

@@ -357,6 +357,63 @@ fn a_signal_loses_nothing_that_the_kernel_has_of_open_files() {
     assert!(oracle::e2fsck(image.path()).clean);
 }
 
+/// Stores into holes of files through mappings when the volume is full.
+const STORES_WHEN_FULL: &str = "import mmap, os, sys
+os.chdir(sys.argv[1]); n = 1 << 20; maps = []
+for name in sys.argv[2:]:
+    f = os.open(name, os.O_RDWR | os.O_CREAT); os.ftruncate(f, n); os.fsync(f)
+    maps.append(mmap.mmap(f, n)); os.close(f)
+fill = os.open('fill', os.O_WRONLY | os.O_CREAT)
+for size in (65536, 512):
+    try:
+        while True: os.write(fill, b'f' * size)
+    except OSError: pass
+os.close(fill)
+for m in maps: m[:] = b'M' * n; m.close()
+";
+
+/// The programs that stored it have had no error.
+#[test]
+fn stored_data_without_space_is_reported_at_the_end() {
+    if !can_mount() || !tools::is_root() || !testkit::need(&["python3"]) {
+        return;
+    }
+    for format in ["ext4", "extant"] {
+        let (volume, folder) = (tempfile::NamedTempFile::new().unwrap(), Folder::new());
+        let store = |names: &[&str]| {
+            prints(&["mkfs", "-q", "-F", "-t", format, text(volume.path()), "32M"]);
+            prints(&["mount", text(volume.path()), folder.text()]);
+            let mut python = std::process::Command::new("python3");
+            let ran = python.args(["-c", STORES_WHEN_FULL, folder.text()]).args(names).output().unwrap();
+            assert!(ran.status.success() && ran.stderr.is_empty(), "{format}: {ran:?}");
+        };
+        let check = || exits(0, &["check", "-fn", text(volume.path())]);
+        store(&["db"]);
+        let open = std::fs::File::open(folder.path()).unwrap();
+        assert!(fails(1, &["umount", folder.text()]).contains("busy"), "{format}");
+        drop(open);
+        // not used up by the attempt
+        let sentence = fails(1, &["umount", folder.text()]);
+        let expected = "unmounted, but not all that was written reached the device: /db: No space left on device";
+        assert!(sentence.ends_with(expected), "{format}: {sentence}");
+        assert_eq!(folder.line(), None, "{format}");
+        check();
+
+        store(&["a", "b", "c", "d", "e"]);
+        // nothing is missing of a file that was removed
+        std::fs::remove_file(folder.path().join("a")).unwrap();
+        let sentence = fails(1, &["mount", "-o", "remount,ro", text(volume.path()), folder.text()]);
+        assert!(sentence.contains("is read-only now, but not all"), "{format}: {sentence}");
+        let named = |name: &&str| sentence.contains(&format!("/{name}: No space left on device"));
+        assert_eq!(["a", "b", "c", "d", "e"].iter().filter(|name| named(name)).count(), 3, "{format}: {sentence}");
+        assert!(!named(&"a") && sentence.ends_with(" (and 1 other file)"), "{format}: {sentence}");
+        // reported once
+        prints(&["mount", "-o", "remount,ro", text(volume.path()), folder.text()]);
+        folder.unmount();
+        check();
+    }
+}
+
 #[test]
 fn remounted_read_only_and_back() {
     if !can_mount() || !tools::is_root() {
