@@ -130,7 +130,7 @@ impl<'a> Checker<'a> {
         report.goes_back = layer.abandoned;
         report.scan = report.scan.and(&layer.scan);
         // the errors of the layer, of whichever version, are among those of the newest one
-        let sound = report.clean || report.errors <= layer.errors();
+        let intact = report.clean || report.errors <= layer.errors();
         let mut versions = VersionsChecked::default();
         for snapshot in layer.others(report.clean) {
             if self.progress.cancelled() {
@@ -155,7 +155,7 @@ impl<'a> Checker<'a> {
             report.add_snapshot(snapshot.name.as_deref().unwrap_or_default(), checked);
         }
         if !report.clean {
-            report.native = Some(versions.state(layer, unchecked, sound));
+            report.native = Some(versions.state(layer, unchecked, intact));
         }
         Ok(report)
     }

@@ -1,8 +1,9 @@
 //! The block map: which blocks are in use, and which are claimed more than once.
 //!
 //! One bit a cluster (a block, where there is no bigalloc), in a bitmap per group that is allocated at the first claim
-//! in the group. A claim of a bit already set is recorded as a conflict; the owners are determined afterwards, see
-//! [`crate::phases::multiply_claimed`].
+//! in the group. A claim of bits already set is recorded, once for the whole claim, and a second bitmap of the group
+//! has the clusters that were claimed again: a file can claim a hundred thousand blocks by a few bytes, so no list may
+//! have an entry for each of them. The owners are determined afterwards, see [`crate::phases::multiply_claimed`].
 //!
 //! The scan is divided into segments, and at the end of each the block map is saved. The segment in which a block was
 //! first claimed is the one before the first saved map that has it. Groups in which nothing was claimed since the last
@@ -24,7 +25,7 @@ pub(crate) struct Claims {
     /// The claimed clusters of each group as bits, the lowest first; unallocated for a group without claims.
     groups: Box<[Claimed]>,
     /// Claims on clusters that were claimed before.
-    conflicts: Mutex<Vec<Again>>,
+    again: Mutex<Vec<Again>>,
     /// The segment that is being read.
     segment: AtomicU32,
     saved_maps: Mutex<SavedMaps>,
@@ -37,6 +38,7 @@ pub(crate) struct Claims {
 /// A claim on clusters that were claimed before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Again {
+    /// From the first of these clusters to the last; those in between may have been claimed for the first time.
     pub(crate) clusters: Range<u64>,
     /// The claiming inode; 0 for the volume's own metadata.
     pub(crate) inode: InodeNo,
@@ -49,6 +51,8 @@ pub(crate) struct Again {
 struct Claimed {
     /// Unallocated where none is claimed.
     bits: OnceLock<Box<[AtomicU64]>>,
+    /// Those that were claimed more than once; unallocated where there are none.
+    again: OnceLock<Box<[AtomicU64]>>,
     /// Something was claimed since the last saved map.
     changed: AtomicBool,
 }
@@ -69,7 +73,7 @@ impl Claims {
         let cluster_blocks = u64::from(geometry.cluster_blocks);
         Self {
             groups: geometry.group_numbers().map(|_| Claimed::default()).collect(),
-            conflicts: Mutex::new(Vec::new()),
+            again: Mutex::new(Vec::new()),
             segment: AtomicU32::new(0),
             saved_maps: Mutex::default(),
             first,
@@ -105,26 +109,30 @@ impl Claims {
     pub(crate) fn claim_for(&self, inode: InodeNo, clusters: Range<u64>) -> bool {
         let mut at = clusters.start;
         let end = clusters.end.min(self.clusters);
-        let mut conflict = false;
+        let mut again: Option<Range<u64>> = None;
         while at < end {
             let group = at / self.clusters_per_group;
             let base = group * self.clusters_per_group;
             let stop = end.min(base + self.clusters_per_group);
             let words = self.clusters_per_group.div_ceil(64);
             let claimed = self.group(group);
-            let bits = claimed.bits.get_or_init(|| (0..words).map(|_| AtomicU64::new(0)).collect());
+            let bits = claimed.bits.get_or_init(|| unset(words));
             if !claimed.changed.load(Ordering::Relaxed) {
                 claimed.changed.store(true, Ordering::Relaxed);
             }
-            if set_bits(bits, at - base..stop - base, |double| {
-                let segment = self.segment.load(Ordering::Relaxed);
-                self.conflicts.lock().push(Again { clusters: base + double.start..base + double.end, inode, segment });
-            }) {
-                conflict = true;
+            let doubles = set_bits(bits, at - base..stop - base, |n, both| {
+                add_bits(claimed.again.get_or_init(|| unset(words)), n, both);
+            });
+            if let Some(doubles) = doubles {
+                let start = again.map_or(base + doubles.start, |before| before.start);
+                again = Some(start..base + doubles.end);
             }
             at = stop;
         }
-        conflict
+        let Some(clusters) = again else { return false };
+        let segment = self.segment.load(Ordering::Relaxed);
+        self.again.lock().push(Again { clusters, inode, segment });
+        true
     }
 
     /// Whether a cluster is claimed.
@@ -144,13 +152,21 @@ impl Claims {
 
     /// The clusters that were claimed more than once: ascending, disjoint.
     pub(crate) fn conflicts(&self) -> Vec<Range<u64>> {
-        let mut all: Vec<_> = self.conflicts.lock().iter().map(|again| again.clusters.clone()).collect();
-        all.sort_unstable_by_key(|r| r.start);
         let mut merged: Vec<Range<u64>> = Vec::new();
-        for range in all {
-            match merged.last_mut() {
-                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-                _ => merged.push(range),
+        for (group, claimed) in self.groups.iter().enumerate() {
+            let base = group as u64 * self.clusters_per_group;
+            for (n, word) in claimed.again.get().into_iter().flatten().enumerate() {
+                let mut left = word.load(Ordering::Relaxed);
+                while left != 0 {
+                    let low = u64::from(left.trailing_zeros());
+                    let run = u64::from((left >> low).trailing_ones());
+                    left &= if low + run >= 64 { 0 } else { u64::MAX << (low + run) };
+                    let start = base + n as u64 * 64 + low;
+                    match merged.last_mut() {
+                        Some(last) if last.end == start => last.end += run,
+                        _ => merged.push(start..start + run),
+                    }
+                }
             }
         }
         merged
@@ -199,18 +215,22 @@ impl Claims {
         self.conflicts().into_iter().flatten().map(|cluster| self.first_claimed(cluster)).collect()
     }
 
-    /// The conflicting claims made in segments other than these.
-    pub(crate) fn claimed_again_outside(&self, segments: &BTreeSet<u32>) -> Vec<Again> {
-        self.conflicts.lock().iter().filter(|again| !segments.contains(&again.segment)).cloned().collect()
+    /// Takes the list of conflicting claims and returns those made in segments other than these.
+    pub(crate) fn take_again_outside(&self, segments: &BTreeSet<u32>) -> Vec<Again> {
+        let mut all = std::mem::take(&mut *self.again.lock());
+        all.retain(|again| !segments.contains(&again.segment));
+        all
     }
 
     /// Forgets all claims, conflicts and saved maps. No thread claims meanwhile.
     pub(crate) fn clear(&self) {
         for claimed in &self.groups {
             claimed.changed.store(false, Ordering::Relaxed);
-            claimed.bits.get().into_iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
+            for bits in [&claimed.bits, &claimed.again] {
+                bits.get().into_iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
+            }
         }
-        self.conflicts.lock().clear();
+        self.again.lock().clear();
         *self.saved_maps.lock() = SavedMaps::default();
         self.segment.store(0, Ordering::Relaxed);
     }
@@ -226,27 +246,38 @@ fn word(claimed: &Claimed, n: usize) -> u64 {
     claimed.bits.get().and_then(|bits| bits.get(n)).map_or(0, |word| word.load(Ordering::Relaxed))
 }
 
-/// Sets a range of bits; reports each run that was set before, and returns whether there was one.
-fn set_bits(bits: &[AtomicU64], range: Range<u64>, mut double: impl FnMut(Range<u64>)) -> bool {
-    let mut conflict = false;
+/// A bitmap of `words` words without a bit.
+fn unset(words: u64) -> Box<[AtomicU64]> {
+    (0..words).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// Sets bits of word `n`. Most were set before where very many claim the same blocks, so the word is read first.
+fn add_bits(bits: &[AtomicU64], n: usize, added: u64) {
+    if let Some(word) = bits.get(n).filter(|word| word.load(Ordering::Relaxed) & added != added) {
+        word.fetch_or(added, Ordering::Relaxed);
+    }
+}
+
+/// Sets a range of bits; reports those that were set before, by word, and returns the range from the first to the last
+/// of them.
+fn set_bits(bits: &[AtomicU64], range: Range<u64>, mut double: impl FnMut(usize, u64)) -> Option<Range<u64>> {
+    let mut doubles: Option<Range<u64>> = None;
     let mut at = range.start;
     while at < range.end {
         let low = at % 64;
         let n = (64 - low).min(range.end - at);
         let mask = if n == 64 { u64::MAX } else { ((1u64 << n) - 1) << low };
         let Some(word) = bits.get((at / 64) as usize) else { break };
-        let mut both = word.fetch_or(mask, Ordering::Relaxed) & mask;
-        while both != 0 {
-            conflict = true;
-            let start = u64::from(both.trailing_zeros());
-            let run = u64::from((both >> start).trailing_ones());
+        let both = word.fetch_or(mask, Ordering::Relaxed) & mask;
+        if both != 0 {
+            double((at / 64) as usize, both);
             let base = at - low;
-            double(base + start..base + start + run);
-            both &= if run + start >= 64 { 0 } else { u64::MAX << (start + run) };
+            let start = doubles.map_or(base + u64::from(both.trailing_zeros()), |before| before.start);
+            doubles = Some(start..base + 64 - u64::from(both.leading_zeros()));
         }
         at += n;
     }
-    conflict
+    doubles
 }
 
 #[cfg(test)]
@@ -304,12 +335,31 @@ pub(crate) mod tests {
         assert_eq!(first, [0, 0, 1, 1, 1, 4]);
         assert!(claims.is_metadata(9) && !claims.is_metadata(100));
         assert_eq!(claims.conflicting_segments(), [1].into());
-        let again = claims.claimed_again_outside(&[1].into());
+        let again = claims.take_again_outside(&[1].into());
         assert_eq!(again, [Again { clusters: 101..102, inode: InodeNo(12), segment: 3 }]);
-        assert!(claims.claimed_again_outside(&[1, 3].into()).is_empty());
+        assert!(claims.take_again_outside(&[1].into()).is_empty(), "the list was taken");
+        claims.claim_for(InodeNo(13), 102..103);
+        assert!(claims.take_again_outside(&[1, 4].into()).is_empty());
+        assert_eq!(claims.conflicts().pop(), Some(101..103));
         assert_eq!(claims.saved_bytes(), 32 * 4, "a group that did not change is not copied");
         claims.clear();
         assert!(claims.conflicts().is_empty() && !claims.contains(5));
         assert!(!claims.claim(0..10));
+    }
+
+    #[test]
+    fn a_claim_on_many_blocks_claimed_before_is_one_record() {
+        let claims = Claims::new(&geometry());
+        // every other cluster, so that no two of those claimed again are neighbours
+        (0..900).step_by(2).for_each(|cluster| _ = claims.claim(cluster..cluster + 1));
+        assert!(!claims.claim(901..902));
+        for n in 0..1000 {
+            assert!(claims.claim_for(InodeNo(n + 12), 5..900));
+        }
+        assert_eq!((claims.conflicts().len(), claims.conflicts().pop()), (1, Some(5..900)));
+        let again = claims.take_again_outside(&BTreeSet::new());
+        assert_eq!(again.len(), 1000);
+        assert_eq!(again.first(), Some(&Again { clusters: 6..899, inode: InodeNo(12), segment: 0 }));
+        assert_eq!(again.last(), Some(&Again { clusters: 5..900, inode: InodeNo(1011), segment: 0 }));
     }
 }

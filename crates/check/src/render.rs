@@ -392,7 +392,7 @@ fn native_is_lost(report: &Report) -> String {
             None => "neither the newest generation nor a snapshot can be read: restore the data from a backup".into(),
         };
     }
-    if state.sound {
+    if state.live_is_intact {
         return only_snapshots(report, state);
     }
     let next = match &state.intact {

@@ -97,7 +97,7 @@ pub struct NativeState {
     /// Whether it has the mark of a volume in use without consistency, so that it cannot be rolled back to a snapshot.
     pub unordered: bool,
     /// Whether the newest generation has no errors, apart from a damaged superblock: the others are in snapshots.
-    pub sound: bool,
+    pub live_is_intact: bool,
     /// The snapshots with errors.
     pub damaged: Vec<String>,
     /// Whether one of these may be impossible to delete, as structures that this reads are damaged.

@@ -396,7 +396,7 @@ fn verdicts_on_damaged_native_volumes() {
 fn verdicts_where_only_snapshots_are_damaged() {
     let damage = || Report { format: "extant".into(), ..report([Problem::new(Code::NativeStructureWrong)]) };
     let state = NativeState {
-        sound: true,
+        live_is_intact: true,
         snapshots: 3,
         damaged: vec!["dam".into(), "a b".into()],
         intact: Some("good".into()),
@@ -451,22 +451,22 @@ fn verdicts_where_only_snapshots_are_damaged() {
 /// generation only where the newest cannot be read.
 #[test]
 fn verdicts_on_native_volumes_in_use_name_no_other_repair() {
-    let sound = NativeState { snapshots: 1, intact: Some("s1".into()), ..NativeState::default() };
+    let intact = NativeState { snapshots: 1, intact: Some("s1".into()), ..NativeState::default() };
     let said = |codes: &[Code], state: &NativeState| {
         let found = report(codes.iter().map(|code| Problem::new(*code)));
         verdict(&Report { format: "extant".into(), mounted: true, native: Some(state.clone()), ..found })
     };
     for codes in [&[Code::InodeUnattached, Code::NativeStructureWrong][..], &[Code::LinkCountWrong]] {
-        let said = said(codes, &sound);
+        let said = said(codes, &intact);
         assert!(said.contains("unmount it first, then roll back to the snapshot s1"), "{said}");
         assert!(!said.contains("check -f") && !said.contains("previous generation"), "{said}");
     }
-    let both = said(&[Code::NativeSuperblockDamaged, Code::LinkCountWrong], &sound);
+    let both = said(&[Code::NativeSuperblockDamaged, Code::LinkCountWrong], &intact);
     let first = "unmount it first, then run `extant check -fy`, but only the superblock; for the other errors: ";
     assert!(both.contains(first), "{both}");
-    let superblock = said(&[Code::NativeSuperblockDamaged], &sound);
+    let superblock = said(&[Code::NativeSuperblockDamaged], &intact);
     assert!(superblock.ends_with("; unmount it first, then run `extant check -fp`."), "{superblock}");
-    let unreadable = NativeState { unreadable: true, ..sound };
+    let unreadable = NativeState { unreadable: true, ..intact };
     let back = said(&[Code::InodeUnattached], &unreadable);
     assert!(back.contains("it returns to the previous generation if that is intact"), "{back}");
 }

@@ -106,7 +106,7 @@ pub(crate) struct Ops {
     /// written.
     may_have_pages: Mutex<HashMap<InodeNo, Option<Errno>>>,
     /// The files that lost data which the kernel had accepted.
-    late: LateWrites,
+    pub(crate) late: LateWrites,
     /// The outcome of unmounting the volume, once it is unmounted.
     ended: Arc<Ended>,
     /// Whether each change is durable before it is answered.
@@ -249,7 +249,7 @@ impl Filesystem for Ops {
     }
 
     fn lost(&self) -> Option<String> {
-        self.lost_data(true)
+        self.late.report(&self.volume, true)
     }
 
     fn panicked(&self, node: u64, what: &str) {
@@ -360,7 +360,7 @@ impl Ops {
                 if plus { self.readdirplus(node, cookie, reply) } else { self.readdir(node, cookie, reply) }
             }
             Operation::StatFs => self.statfs(reply),
-            Operation::GetXattr { name, size } => self.attribute(node, (name, size), caller, reply),
+            Operation::GetXattr { name, size } => reply.value(size, &self.getxattr(node, (name, size), caller)?),
             Operation::ListXattr { size } => reply.value(size, &self.listxattr(node, caller.uid == 0)?),
             // dirty pages are data, too, and only the kernel knows them
             Operation::Seek { .. } if self.writeback => Err(Errno::NOSYS),
@@ -613,7 +613,12 @@ impl Ops {
     }
 
     /// The value of an extended attribute.
-    fn getxattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
+    fn getxattr(&self, node: u64, (name, size): (&[u8], u32), caller: &Caller) -> Answer<Vec<u8>> {
+        if node == ROOT && late::is_sync(name) {
+            let ended = self.ended.lock().clone();
+            ended.map_or_else(|| self.sync(), |how| how.map_err(|_| Errno::IO))?;
+            return Ok(self.late.value(&self.volume, (name, size), caller));
+        }
         if node == ROOT && name == DAEMON.as_bytes() {
             return Ok(std::process::id().to_string().into_bytes());
         }

@@ -152,7 +152,7 @@ impl Filesystem for WithSnapshots {
         self.live.finish()?;
         match self.back_to.lock().take() {
             Some(name) => {
-                self.live.forget_lost_data();
+                self.live.late.clear();
                 fs::rollback(Arc::clone(self.live.volume.storage()), &name).map_err(io::Error::other)
             }
             None => Ok(()),

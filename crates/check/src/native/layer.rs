@@ -205,7 +205,7 @@ impl PhysicalLayer {
 
     /// Whether the newest generation has no errors in this layer, whatever errors its snapshots have. A damaged
     /// superblock is not one, as the other one is used.
-    pub(super) fn live_is_sound(&self) -> bool {
+    pub(super) fn live_is_intact(&self) -> bool {
         let usable = self.unreadable.is_none() && self.truncated.is_none();
         usable && !self.live_is_faulty && !self.abandoned && !self.superblock.unordered
     }
@@ -224,18 +224,18 @@ impl PhysicalLayer {
     /// Whether no error lies in a block that a snapshot uses.
     pub(super) fn is_intact(&self, snapshot: &Version) -> bool {
         let named = snapshot.name.as_ref().is_some_and(|name| self.faulty.contains(name));
-        let mut sound = !named && self.truncated.is_none();
-        let whole = self.walk(snapshot, |entry| sound &= !self.bad.contains(&entry.physical));
-        whole && sound
+        let mut intact = !named && self.truncated.is_none();
+        let whole = self.walk(snapshot, |entry| intact &= !self.bad.contains(&entry.physical));
+        whole && intact
     }
 
     /// Whether the structures that the deletion of a snapshot reads are intact: its map, chunk table and block bitmaps.
     pub(super) fn can_be_deleted(&self, snapshot: &Version) -> bool {
-        let mut sound = snapshot.name.as_ref().is_none_or(|name| !self.lost_tables.contains(name));
+        let mut intact = snapshot.name.as_ref().is_none_or(|name| !self.lost_tables.contains(name));
         let whole = self.walk(snapshot, |entry| {
-            sound &= entry.kind != BlockKind::BlockBitmap || !self.bad.contains(&entry.physical);
+            intact &= entry.kind != BlockKind::BlockBitmap || !self.bad.contains(&entry.physical);
         });
-        whole && sound
+        whole && intact
     }
 
     /// Calls `see` with every entry in the map of a snapshot, also those of nodes; returns whether all nodes are

@@ -17,9 +17,9 @@ impl VersionsChecked {
         self.outcomes.insert(snapshot.root_name(), outcome.map(|report| report.clean));
     }
 
-    /// The state of the volume; `unchecked` where the volume of the newest generation could not be checked, `sound`
+    /// The state of the volume; `unchecked` where the volume of the newest generation could not be checked, `intact`
     /// where it has no errors.
-    pub(crate) fn state(&self, layer: &PhysicalLayer, unchecked: bool, sound: bool) -> NativeState {
+    pub(crate) fn state(&self, layer: &PhysicalLayer, unchecked: bool, intact: bool) -> NativeState {
         let newest = |fits: &dyn Fn(&Version) -> bool| -> Option<String> {
             let fitting = layer.snapshots.iter().filter(|snapshot| fits(snapshot));
             fitting.max_by_key(|snapshot| snapshot.root.generation)?.name.clone()
@@ -28,14 +28,14 @@ impl VersionsChecked {
         let is_intact = |snapshot: &Version| layer.is_intact(snapshot) && outcome(snapshot) == Some(Some(true));
         // one with the map of the newest generation is not checked again
         let has_volume = |snapshot: &Version| outcome(snapshot).map_or(!unchecked, |outcome| outcome.is_some());
-        let sound = sound && !unchecked && layer.live_is_sound();
-        // one with the map of the newest generation is as sound as that
+        let intact = intact && !unchecked && layer.live_is_intact();
+        // one with the map of the newest generation is in the same state
         let is_damaged = |snapshot: &&Version| {
-            !layer.is_intact(snapshot) || !outcome(snapshot).map_or(sound, |outcome| outcome == Some(true))
+            !layer.is_intact(snapshot) || !outcome(snapshot).map_or(intact, |outcome| outcome == Some(true))
         };
         let damaged: Vec<&Version> = layer.snapshots.iter().filter(is_damaged).collect();
         NativeState {
-            sound,
+            live_is_intact: intact,
             stuck: damaged.iter().any(|snapshot| !layer.can_be_deleted(snapshot)),
             damaged: damaged.iter().filter_map(|snapshot| snapshot.name.clone()).collect(),
             unreadable: unchecked || layer.unreadable.is_some(),

@@ -2,10 +2,13 @@
 //!
 //! The block map has the inode of each repeated claim, and its saved maps show in which segment of the scan a block was
 //! first claimed. Only these segments are read once more, without checking, and each claim on a multiply-claimed
-//! cluster is recorded with its inode. Linear in the claims, however many inodes share a block: each inode is reported
-//! once, with the number of blocks that it shares and of the inodes that it shares them with. [`subtrees`] counts the
-//! blocks beneath a shared node of a block map.
+//! cluster is recorded with its inode, once from the first such cluster to the last. Time and memory are linear in the
+//! claims and in the runs of multiply-claimed clusters (but for a logarithm), however many inodes share a block and
+//! however long the claims are: each inode is reported once, with the number of blocks that it shares and of the inodes
+//! that it shares them with. [`sharers`] counts the inodes, [`subtrees`] the blocks beneath a shared node of a block
+//! map.
 
+mod sharers;
 mod subtrees;
 
 use crate::claims::Claims;
@@ -18,7 +21,8 @@ use crate::system_zone;
 use crate::table::Code;
 use format::{FsBlock, InodeNo};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use sharers::Sharers;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// The recorder of the owners of multiply-claimed clusters.
@@ -27,15 +31,15 @@ pub(crate) struct Owners {
     records: Mutex<Vec<OwnerRecord>>,
 }
 
-/// One claim on multiply-claimed clusters.
+/// One claim on multiply-claimed clusters, and on those between them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OwnerRecord {
-    /// The first cluster.
-    pub(crate) start: u64,
-    /// The cluster after the last.
-    pub(crate) end: u64,
     /// 0 for the volume's own metadata.
     pub(crate) inode: InodeNo,
+    /// The first multiply-claimed cluster.
+    start: u64,
+    /// The cluster after the last.
+    end: u64,
 }
 
 /// The multiply-claimed clusters and their owners.
@@ -43,7 +47,9 @@ pub(crate) struct OwnerRecord {
 pub(crate) struct Sharing {
     /// The clusters: ascending, disjoint.
     pub(crate) conflicts: Vec<Range<u64>>,
-    /// The claims on them, ascending.
+    /// The number of clusters in the conflicts before each, and in all.
+    before: Vec<u64>,
+    /// The claims on them, ascending by inode.
     pub(crate) records: Vec<OwnerRecord>,
 }
 
@@ -59,7 +65,7 @@ impl Owners {
         for blocks in system_zone::blocks(ctx.volume) {
             owners.claim(InodeNo(0), ctx.claims.clusters_of(&blocks));
         }
-        for again in ctx.claims.claimed_again_outside(segments) {
+        for again in ctx.claims.take_again_outside(segments) {
             owners.claim(again.inode, again.clusters);
         }
         Some(owners)
@@ -68,39 +74,13 @@ impl Owners {
     /// Reports each inode that shares blocks; with `files_may` (feature `shared_blocks`) only those that share them
     /// with metadata.
     pub(crate) fn report(self, ctx: &Context<'_>, scanner: &Scanner<'_>, log: &ScanLog, files_may: bool) -> Sharing {
-        let beneath = subtrees::count(ctx, scanner, log, &self.conflicts);
-        let mut records = self.records.into_inner();
-        records.sort_unstable();
-        let mut shares: BTreeMap<InodeNo, Share> = BTreeMap::new();
-        for conflict in &self.conflicts {
-            let from = records.partition_point(|n| n.end <= conflict.start);
-            let here = records.get(from..).unwrap_or_default();
-            let here = here.iter().take_while(|n| n.start < conflict.end);
-            let with_metadata = here.clone().any(|n| n.inode.get() == 0);
-            let mut owners: Vec<InodeNo> = here.clone().map(|n| n.inode).filter(|owner| owner.get() != 0).collect();
-            owners.sort_unstable();
-            owners.dedup();
-            for record in here.filter(|n| n.inode.get() != 0) {
-                let share = shares.entry(record.inode).or_insert(Share {
-                    first: record.start,
-                    clusters: 0,
-                    others: 0,
-                    named: Vec::new(),
-                    with_metadata: false,
-                });
-                share.clusters += record.end.min(conflict.end) - record.start.max(conflict.start);
-                // the inode itself is one of the owners
-                let others = (owners.len() as u64).saturating_sub(1);
-                if others > share.others {
-                    let named = owners.iter().filter(|other| **other != record.inode).take(NAMED);
-                    (share.others, share.named) = (others, named.copied().collect());
-                }
-                share.with_metadata |= with_metadata;
-            }
-        }
+        let sharing = Sharing::new(self.conflicts, self.records.into_inner());
+        let beneath = subtrees::count(ctx, scanner, log, &sharing);
+        let sharers = Sharers::of(&sharing);
         let cluster_blocks = u64::from(ctx.volume.geometry.cluster_blocks);
         let first = u64::from(ctx.volume.geometry.first_data_block);
-        for (inode, share) in shares {
+        for (inode, claims) in sharing.of_each_inode().filter(|(inode, _)| inode.get() != 0) {
+            let share = sharers.share(inode, claims);
             let clusters = share.clusters.saturating_add(beneath.get(&inode).copied().unwrap_or(0));
             let at = |code| {
                 Problem::new(code)
@@ -118,8 +98,86 @@ impl Owners {
                 ctx.report(at(Code::FileSharesWithMetadata));
             }
         }
-        Sharing { conflicts: self.conflicts, records }
+        sharing
     }
+}
+
+impl Sharing {
+    fn new(conflicts: Vec<Range<u64>>, mut records: Vec<OwnerRecord>) -> Self {
+        records.sort_unstable();
+        let mut clusters = 0;
+        let mut before = vec![0];
+        before.extend(conflicts.iter().map(|conflict| {
+            clusters += conflict.end - conflict.start;
+            clusters
+        }));
+        Self { conflicts, before, records }
+    }
+
+    /// The claims of each inode, ascending.
+    fn of_each_inode(&self) -> impl Iterator<Item = (InodeNo, &[OwnerRecord])> {
+        let by_inode = self.records.chunk_by(|a, b| a.inode == b.inode);
+        by_inode.filter_map(|claims| Some((claims.first()?.inode, claims)))
+    }
+
+    /// The conflicts that the claims of one inode touch, as disjoint ranges of their positions.
+    fn touched(&self, claims: &[OwnerRecord]) -> impl Iterator<Item = Range<usize>> {
+        let mut done = 0;
+        claims.iter().filter_map(move |claim| {
+            let from = self.conflicts.partition_point(|c| c.end <= claim.start).max(done);
+            let to = self.conflicts.partition_point(|c| c.start < claim.end);
+            done = done.max(to);
+            (from < to).then_some(from..to)
+        })
+    }
+
+    /// The number of multiply-claimed clusters before a cluster.
+    fn clusters_before(&self, cluster: u64) -> u64 {
+        let at = self.conflicts.partition_point(|c| c.end <= cluster);
+        let whole = self.before.get(at).copied().unwrap_or_default();
+        whole + self.conflicts.get(at).map_or(0, |conflict| cluster.saturating_sub(conflict.start))
+    }
+
+    /// The number of multiply-claimed clusters among these.
+    fn clusters_among(&self, clusters: Range<u64>) -> u64 {
+        self.clusters_before(clusters.end).saturating_sub(self.clusters_before(clusters.start))
+    }
+
+    /// The position of a cluster among all multiply-claimed ones; `None` where it is not one of them.
+    pub(crate) fn place(&self, cluster: u64) -> Option<usize> {
+        let at = self.conflicts.partition_point(|c| c.end <= cluster);
+        let conflict = self.conflicts.get(at).filter(|conflict| conflict.contains(&cluster))?;
+        Some((self.before.get(at)? + (cluster - conflict.start)) as usize)
+    }
+
+    /// Counts the claims on each multiply-claimed cluster by the inodes that `is_counted` selects, by
+    /// [place](Self::place).
+    pub(crate) fn claims_on_each(&self, is_counted: impl Fn(InodeNo) -> bool) -> Vec<u32> {
+        let counted = self.records.iter().filter(|record| is_counted(record.inode));
+        let place = |cluster: u64| self.clusters_before(cluster) as usize;
+        let places = counted.map(|record| place(record.start)..place(record.end));
+        count_ranges(self.before.last().copied().unwrap_or_default() as usize, places)
+    }
+}
+
+/// Counts for each of `len` places the ranges that contain it: from their ends, however long they are.
+fn count_ranges(len: usize, ranges: impl Iterator<Item = Range<usize>>) -> Vec<u32> {
+    let mut counts = vec![0u32; len + 1];
+    for range in ranges {
+        if let Some(count) = counts.get_mut(range.start) {
+            *count = count.wrapping_add(1);
+        }
+        if let Some(count) = counts.get_mut(range.end) {
+            *count = count.wrapping_sub(1);
+        }
+    }
+    let mut sum = 0u32;
+    for count in &mut counts {
+        sum = sum.wrapping_add(*count);
+        *count = sum;
+    }
+    counts.truncate(len);
+    counts
 }
 
 /// The clusters that one inode shares.
@@ -153,12 +211,11 @@ const NAMED: usize = 4;
 impl Claimer for Owners {
     fn claim(&self, inode: InodeNo, clusters: Range<u64>) -> bool {
         let from = self.conflicts.partition_point(|c| c.end <= clusters.start);
-        let met = self.conflicts.get(from..).unwrap_or_default().iter();
-        let met = met.take_while(|c| c.start < clusters.end && !clusters.is_empty());
-        for conflict in met {
-            let record =
-                OwnerRecord { start: conflict.start.max(clusters.start), end: conflict.end.min(clusters.end), inode };
-            self.records.lock().push(record);
+        let to = self.conflicts.partition_point(|c| c.start < clusters.end);
+        let met = self.conflicts.get(from..to).filter(|_| !clusters.is_empty()).unwrap_or_default();
+        if let (Some(first), Some(last)) = (met.first(), met.last()) {
+            let (start, end) = (first.start.max(clusters.start), last.end.min(clusters.end));
+            self.records.lock().push(OwnerRecord { inode, start, end });
         }
         true
     }

@@ -1,6 +1,5 @@
 //! The connections to the root: the root itself, parents, lost+found, and link counts.
 
-use super::directories::format_of;
 use super::entries;
 use super::maps;
 use super::rebuild;
@@ -16,8 +15,6 @@ use format::feature::Incompat;
 use format::inode::{FileKind, InodeBuf, InodeFlags, Timestamp};
 use std::collections::HashSet;
 
-/// The name of the directory for unattached inodes.
-const LOST: &[u8] = b"lost+found";
 /// Its mode, as set by mke2fs.
 const LOST_MODE: u16 = 0o040_700;
 /// The mode of a new root.
@@ -78,13 +75,17 @@ fn attach(work: &Work<'_>, inodes: &[InodeNo]) -> Result<()> {
     let Some(walk) = work.walk() else { return Ok(()) };
     let with_types = work.volume().features.incompat.contains(Incompat::FILETYPE);
     let type_of = |kind| if with_types { kind_number(kind) } else { 0 };
-    let Some(lost) = find_lost(work)? else {
+    let Some(lost) = rebuild::find_lost(work)? else {
         let Some(number) = work.allocate_inode()? else { return Ok(()) };
         if !make_directory(work, number, InodeNo::ROOT, LOST_MODE)? {
             return Ok(());
         }
-        let entry =
-            Named { inode: number, name: LOST.to_vec(), file_type: type_of(Some(FileKind::Directory)), hash: None };
+        let entry = Named {
+            inode: number,
+            name: rebuild::LOST.to_vec(),
+            file_type: type_of(Some(FileKind::Directory)),
+            hash: None,
+        };
         if !rebuild::replace(work, InodeNo::ROOT, vec![entry])? {
             work.wipe_inode(number)?;
         }
@@ -108,25 +109,6 @@ fn attach(work: &Work<'_>, inodes: &[InodeNo]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The directory lost+found, if the root has an entry for it.
-pub(super) fn find_lost(work: &Work<'_>) -> Result<Option<InodeNo>> {
-    let Some(walk) = work.walk() else { return Ok(None) };
-    let Some(root) = work.inode(InodeNo::ROOT)? else { return Ok(None) };
-    let hashed = format_of(work, &root).is_some_and(|format| format.dir.hashed);
-    for block in maps::dense(work, InodeNo::ROOT, &root)?.0 {
-        let Some(bytes) = work.block(block)? else { continue };
-        let named = entries::all(work, &bytes, hashed).into_iter().find(|named| named.name == LOST);
-        if let Some(named) = named
-            && let Some(record) = walk.ctx.inodes.get(named.inode)
-            && record.kind == Some(FileKind::Directory)
-        {
-            let encrypted = record.marks.contains(crate::inode_records::Marks::ENCRYPTED);
-            return Ok(Some(named.inode).filter(|_| !encrypted));
-        }
-    }
-    Ok(None)
 }
 
 /// Sets the `..` of a directory to `parent`.

@@ -1,6 +1,5 @@
 //! Directories: blocks are repaired in place where that suffices; otherwise the directory is rebuilt.
 
-use super::connections;
 use super::entries::{self, EntryCheck};
 use super::inline;
 use super::maps;
@@ -25,7 +24,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
             *by_dir.entry(dir).or_insert(false) |= asks_for_rebuilding(problem.code);
         }
     }
-    let lost = connections::find_lost(work)?;
+    let lost = rebuild::find_lost(work)?;
     for (dir, anew) in by_dir {
         work.make_stale();
         let Some(mut inode) = work.inode(dir)? else { continue };

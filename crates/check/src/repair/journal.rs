@@ -51,10 +51,8 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
             Code::JournalRecoveryWithoutJournal => edit_feature(work, |sb| {
                 sb.s_feature_incompat = (sb.s_feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits()).into();
             })?,
-            Code::JournalDeviceNotFound => {
-                if journal::is_mere_reference(work.volume()) {
-                    edit_feature(work, |sb| sb.s_journal_uuid = [0; 16])?;
-                }
+            Code::JournalDeviceNotFound if journal::is_mere_reference(work.volume()) => {
+                edit_feature(work, |sb| sb.s_journal_uuid = [0; 16])?;
             }
             Code::JournalVersion1HasFeatures | Code::JournalSharedUnsupported => {
                 if let Some(FoundJournal { file, bytes, .. }) = journal::find(work.view.scanner, work.volume(), inode) {

@@ -13,7 +13,7 @@ use format::dir::{DirEntry, DirFormat, FileType, entry_len, write_entry};
 use format::feature::Compat;
 use format::hash::{CONTINUES, HashVersion, NameHash};
 use format::htree::IndexFormat;
-use format::inode::{InodeBuf, InodeFlags};
+use format::inode::{FileKind, InodeBuf, InodeFlags};
 use format::{InodeNo, casefold};
 use std::collections::HashSet;
 
@@ -35,6 +35,9 @@ pub(super) struct Old<'a> {
     pub(super) retains_size: bool,
 }
 
+/// The name of the directory for unattached inodes.
+pub(super) const LOST: &[u8] = b"lost+found";
+
 /// Maximum number of blocks of a directory that retains its size; mke2fs makes lost+found of 16 KiB.
 const RETAINED: usize = 4096;
 
@@ -49,6 +52,25 @@ pub(super) fn replace(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result
 /// there was space.
 pub(super) fn rebuild(work: &Work<'_>, dir: InodeNo, more: Vec<Named>) -> Result<bool> {
     rebuild_retaining(work, dir, more, false, |_| true)
+}
+
+/// The directory lost+found, if the root has an entry for it.
+pub(super) fn find_lost(work: &Work<'_>) -> Result<Option<InodeNo>> {
+    let Some(walk) = work.walk() else { return Ok(None) };
+    let Some(root) = work.inode(InodeNo::ROOT)? else { return Ok(None) };
+    let hashed = format_of(work, &root).is_some_and(|format| format.dir.hashed);
+    for block in maps::dense(work, InodeNo::ROOT, &root)?.0 {
+        let Some(bytes) = work.block(block)? else { continue };
+        let named = entries::all(work, &bytes, hashed).into_iter().find(|named| named.name == LOST);
+        if let Some(named) = named
+            && let Some(record) = walk.ctx.inodes.get(named.inode)
+            && record.kind == Some(FileKind::Directory)
+        {
+            let encrypted = record.marks.contains(crate::inode_records::Marks::ENCRYPTED);
+            return Ok(Some(named.inode).filter(|_| !encrypted));
+        }
+    }
+    Ok(None)
 }
 
 /// As [`rebuild`], for lost+found, which retains its size: mke2fs allocates its blocks in advance, so that a repair of

@@ -1,18 +1,20 @@
 //! Multiply-claimed blocks: cloned for each file but one.
 //!
 //! The owners move to their copies in the order of their numbers, and the last one retains the block; file system
-//! metadata never moves, and the bad blocks inode retains its blocks. Linear in the claims: a count for each cluster
-//! has the number of remaining owners. The copies of a file are read and written by runs, once its map is known.
+//! metadata never moves, and the bad blocks inode retains its blocks. Linear in the claims and in the multiply-claimed
+//! clusters, however long the claims are: a count for each cluster has the number of remaining owners. The copies of a
+//! file are read and written by runs, once its map is known.
 
 use super::attributes;
 use super::maps::{self, Pointer};
 use super::system_inodes;
 use super::work::Work;
+use crate::phases::multiply_claimed::Sharing;
 use blockdev::Result;
 use format::extent::Extent;
 use format::inode::{InodeBuf, InodeFlags};
 use format::{FileBlock, FsBlock, InodeNo};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 /// Maximum number of blocks that are copied at once.
 const COPIED: u64 = 256;
@@ -21,23 +23,11 @@ const COPIED: u64 = 256;
 pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     let Some(walk) = work.walk() else { return Ok(()) };
-    let mut owners: HashMap<u64, Owners> = HashMap::new();
-    let mut inodes = BTreeSet::new();
-    for record in &walk.sharing.records {
-        if record.inode.get() != 0 {
-            inodes.insert(record.inode);
-        }
-        for cluster in record.start..record.end {
-            let of = owners.entry(cluster).or_default();
-            match record.inode {
-                InodeNo(0) => of.reserved = true,
-                InodeNo::BAD_BLOCKS => of.bad = true,
-                _ => of.left += 1,
-            }
-        }
-    }
+    let owners = owners_of_each(walk.sharing);
+    let mut inodes: Vec<InodeNo> = walk.sharing.records.iter().map(|record| record.inode).collect();
+    inodes.dedup();
     let mut clones = Clones { work, owners, copies: Vec::new(), shared: HashMap::new(), attributes: HashMap::new() };
-    for number in inodes {
+    for number in inodes.into_iter().filter(|inode| inode.get() != 0) {
         clones.separate(number)?;
     }
     let attributes = std::mem::take(&mut clones.attributes);
@@ -47,11 +37,8 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
 /// A sentence with the reason where there are not enough free blocks to clone all shared blocks.
 pub(super) fn lacks_space(work: &Work<'_>) -> Option<String> {
     let walk = work.walk()?;
-    let mut owners: HashMap<u64, u64> = HashMap::new();
-    for record in walk.sharing.records.iter().filter(|record| record.inode.get() != 0) {
-        (record.start..record.end).for_each(|cluster| *owners.entry(cluster).or_default() += 1);
-    }
-    let needed: u64 = owners.values().map(|count| count - 1).sum();
+    let claims = walk.sharing.claims_on_each(|inode| inode.get() != 0);
+    let needed: u64 = claims.into_iter().map(|count| u64::from(count.saturating_sub(1))).sum();
     let free = work.free_clusters();
     let blocks = u64::from(work.volume().geometry.cluster_blocks);
     let (needed, free) = (needed * blocks, free * blocks);
@@ -61,7 +48,7 @@ pub(super) fn lacks_space(work: &Work<'_>) -> Option<String> {
 }
 
 /// The owners of a cluster.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Owners {
     /// Files that have not moved to a copy yet.
     left: u32,
@@ -71,9 +58,19 @@ struct Owners {
     bad: bool,
 }
 
+/// The owners of each multiply-claimed cluster, by [place](Sharing::place).
+fn owners_of_each(sharing: &Sharing) -> Vec<Owners> {
+    let files = sharing.claims_on_each(|inode| inode.get() != 0 && inode != InodeNo::BAD_BLOCKS);
+    let reserved = sharing.claims_on_each(|inode| inode.get() == 0);
+    let bad = sharing.claims_on_each(|inode| inode == InodeNo::BAD_BLOCKS);
+    let all = files.into_iter().zip(reserved).zip(bad);
+    all.map(|((left, reserved), bad)| Owners { left, reserved: reserved > 0, bad: bad > 0 }).collect()
+}
+
 struct Clones<'a, 'w> {
     work: &'a Work<'w>,
-    owners: HashMap<u64, Owners>,
+    /// The owners of each multiply-claimed cluster, by [place](Sharing::place).
+    owners: Vec<Owners>,
     /// The blocks of the current file that are still to be copied: source and destination. Until then the blocks with
     /// other owners are not changed, and the copies not read.
     copies: Vec<(u64, u64)>,
@@ -147,7 +144,8 @@ impl Clones<'_, '_> {
     }
 
     fn owners_of(&self, block: u64) -> Option<Owners> {
-        self.owners.get(&self.work.walk()?.ctx.claims.cluster_of(block)).copied()
+        let walk = self.work.walk()?;
+        self.owners.get(walk.sharing.place(walk.ctx.claims.cluster_of(block))?).copied()
     }
 
     /// Decides on one claim on a block, and schedules a copy of the block if it moves. `logical` is the file block;
@@ -163,7 +161,8 @@ impl Clones<'_, '_> {
         if let Some(to) = self.shared.get(&place).filter(|_| ratio > 1) {
             return Ok(if *to == block - within { Outcome::Stays } else { Outcome::Goes(to + within) });
         }
-        let Some(of) = self.owners.get_mut(&cluster) else { return Ok(Outcome::Stays) };
+        let Some(number) = walk.sharing.place(cluster) else { return Ok(Outcome::Stays) };
+        let Some(of) = self.owners.get_mut(number) else { return Ok(Outcome::Stays) };
         let stays = !of.reserved && !of.bad && of.left <= 1;
         of.left = of.left.saturating_sub(1);
         if stays {
@@ -218,7 +217,8 @@ impl Clones<'_, '_> {
         // a multiply-claimed node is left to its other owners
         for node in found.nodes.iter().filter(|node| !exclusive.contains(node)) {
             if let Some(walk) = self.work.walk()
-                && let Some(of) = self.owners.get_mut(&walk.ctx.claims.cluster_of(*node))
+                && let Some(place) = walk.sharing.place(walk.ctx.claims.cluster_of(*node))
+                && let Some(of) = self.owners.get_mut(place)
             {
                 of.left = of.left.saturating_sub(1);
             }

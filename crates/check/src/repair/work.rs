@@ -34,6 +34,8 @@ pub(super) struct Work<'a> {
     marked_too: Cell<bool>,
     /// The last block bitmap that was read, and its group.
     bitmap: RefCell<Option<(GroupNo, Vec<u8>)>>,
+    /// Whether no cluster is free, not even in a metadata region.
+    full: Cell<bool>,
     /// Number of leading groups without free space in their metadata regions.
     full_regions: Cell<usize>,
     inodes_taken: RefCell<HashSet<InodeNo>>,
@@ -55,6 +57,7 @@ impl<'a> Work<'a> {
             cursor: Cell::new(0),
             marked_too: Cell::new(false),
             bitmap: RefCell::default(),
+            full: Cell::new(false),
             full_regions: Cell::new(0),
             inodes_taken: RefCell::default(),
             groups: RefCell::default(),
@@ -357,11 +360,14 @@ impl<'a> Work<'a> {
             self.cursor.set(0);
             found = self.allocate_outside(true);
         }
-        if found.is_some() || !self.volume().geometry.has_regions() {
+        // each of very many files may ask for a block of a full volume
+        if found.is_some() || !self.volume().geometry.has_regions() || self.full.get() {
             return found;
         }
         self.cursor.set(0);
-        self.allocate_outside(false)
+        let found = self.allocate_outside(false);
+        self.full.set(found.is_none());
+        found
     }
 
     /// Allocates `blocks` blocks for a file without holes.

@@ -474,7 +474,7 @@ fn preening_with_a_copy_is_refused_while_the_primary_superblock_is_usable() {
     exits(0, &["check", "-n", text(&image)]);
 }
 
-/// What `-v` and JSON count has e2fsck's names, and so e2fsck's numbers: system inodes are not files.
+/// System inodes are not files: the counts of `-v` and JSON have e2fsck's names, and so e2fsck's numbers.
 #[test]
 fn counts_are_those_of_e2fsck() {
     if !ready() {
@@ -545,7 +545,7 @@ fn a_limit_of_the_list_changes_no_count() {
     assert!(said.contains("1 more 0x040003 LinkCountWrong not listed") && !said.contains("Pass 6"), "{said}");
 }
 
-/// What tune2fs leaves of a journal on another device is cleared, and a check says how.
+/// Remains of a journal on another device, left by tune2fs, are cleared, and a check says how.
 #[test]
 fn the_reference_to_a_removed_journal_is_cleared() {
     if !ready() {

@@ -7,9 +7,8 @@
 //! - of a file that became immutable or append-only, which refuses it by design;
 //! - of a file without a name: no program can read it later.
 
-use super::{Ops, ROOT};
-use fs::{Error, InodeNo};
-use fuse_wire::{Answer, Caller, Reply, SYNC, SYNC_ONCE};
+use fs::{Error, InodeNo, Volume};
+use fuse_wire::{Caller, SYNC, SYNC_ONCE};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -43,7 +42,7 @@ struct Lost {
 
 /// The files that lost data in late writes.
 #[derive(Default)]
-pub(super) struct LateWrites(Mutex<Lost>);
+pub(crate) struct LateWrites(Mutex<Lost>);
 
 impl LateWrites {
     fn add(&self, new: Loss) {
@@ -91,43 +90,35 @@ fn others(count: usize, more: bool) -> String {
     }
 }
 
-impl Ops {
-    /// Records that a late write to a file failed.
-    pub(super) fn record_late_loss(&self, node: u64, why: Errno) {
+impl LateWrites {
+    /// Records that a late write to a file failed. Returns the problem to report, where data is missing of a file that
+    /// programs can read.
+    pub(super) fn record(&self, volume: &Volume, inode: InodeNo, why: Errno) -> Option<String> {
         // the last two: of a file, or by a process, that a rollback affected
-        if matches!(why, Errno::PERM | Errno::STALE | Errno::CANCELED) || self.volume.is_member_of_current() {
-            return;
+        if matches!(why, Errno::PERM | Errno::STALE | Errno::CANCELED) || volume.is_member_of_current() {
+            return None;
         }
-        let Ok(inode) = self.number(node) else { return };
-        let generation = self.volume.attributes_of(inode).ok().map(|a| a.generation);
+        let generation = volume.attributes_of(inode).ok().map(|a| a.generation);
         let loss = Loss { inode, generation, why, reported: false };
-        if self.has_name(&loss) {
-            self.late.add(loss);
-            let why = description(why);
-            let problem = format!("written data that the kernel passed on late could not be stored and is lost: {why}");
-            self.problems.report_lost(inode.get().into(), &problem);
+        if !has_name(volume, &loss) {
+            return None;
         }
-    }
-
-    /// Whether the file that lost data still exists and has a name.
-    fn has_name(&self, loss: &Loss) -> bool {
-        match self.volume.attributes_of(loss.inode) {
-            Ok(a) => a.links != 0 && loss.generation.is_none_or(|generation| generation == a.generation),
-            Err(e) => !matches!(e, Error::Stale(_) | Error::NotFound),
-        }
+        self.add(loss);
+        let why = description(why);
+        Some(format!("written data that the kernel passed on late could not be stored and is lost: {why}"))
     }
 
     /// The files that lost data in late writes, as a phrase for a report; without those that were reported, unless
     /// `all`. `None` where there are none.
-    pub(crate) fn lost_data(&self, all: bool) -> Option<String> {
-        let (mut files, more) = self.late.list(all);
-        files.retain(|loss| self.has_name(loss));
+    pub(crate) fn report(&self, volume: &Volume, all: bool) -> Option<String> {
+        let (mut files, more) = self.list(all);
+        files.retain(|loss| has_name(volume, loss));
         let count = files.len();
         files.truncate(NAMED);
         if files.is_empty() {
             return None;
         }
-        let paths = self.paths_of(&files);
+        let paths = paths_of(volume, &files);
         let named = files.iter().map(|loss| {
             let name = match paths.get(&loss.inode) {
                 Some(path) if path.len() <= LONGEST_PATH => format!("/{}", String::from_utf8_lossy(path)),
@@ -139,50 +130,50 @@ impl Ops {
         Some(named.join(", ") + &others(count.saturating_sub(named.len()), more))
     }
 
-    /// Removes the record of late writes: their files were replaced by those of a snapshot.
-    pub(crate) fn forget_lost_data(&self) {
-        *self.late.0.lock() = Lost::default();
+    /// The value of [`SYNC`] or [`SYNC_ONCE`] for a caller with space for `size` bytes; 0 asks for its length. It
+    /// contains paths, so it is empty for users who may not unmount the volume.
+    pub(super) fn value(&self, volume: &Volume, (name, size): (&[u8], u32), caller: &Caller) -> Vec<u8> {
+        let may_unmount = caller.uid == 0 || caller.uid == rustix::process::getuid().as_raw();
+        let lost = if may_unmount { self.report(volume, false) } else { None };
+        let value = lost.unwrap_or_default().into_bytes();
+        if name == SYNC_ONCE.as_bytes() && may_unmount && size as usize >= value.len().max(1) {
+            self.set_reported();
+        }
+        value
     }
 
-    /// Searches the tree for a path of each of these files.
-    fn paths_of(&self, files: &[Loss]) -> HashMap<InodeNo, Vec<u8>> {
-        let mut paths = HashMap::new();
-        for (path, inode) in self.volume.walk(InodeNo::ROOT).take(SEARCHED) {
-            let Ok(inode) = inode else { continue };
-            if files.iter().any(|loss| loss.inode == inode.number) {
-                paths.entry(inode.number).or_insert(path);
-                if paths.len() == files.len() {
-                    break;
-                }
+    /// Removes all records: the files were replaced by those of a snapshot.
+    pub(crate) fn clear(&self) {
+        *self.0.lock() = Lost::default();
+    }
+}
+
+/// Whether reading this attribute of the root makes all changes durable.
+pub(super) fn is_sync(name: &[u8]) -> bool {
+    name == SYNC.as_bytes() || name == SYNC_ONCE.as_bytes()
+}
+
+/// Whether the file that lost data still exists and has a name.
+fn has_name(volume: &Volume, loss: &Loss) -> bool {
+    match volume.attributes_of(loss.inode) {
+        Ok(a) => a.links != 0 && loss.generation.is_none_or(|generation| generation == a.generation),
+        Err(e) => !matches!(e, Error::Stale(_) | Error::NotFound),
+    }
+}
+
+/// Searches the tree for a path of each of these files.
+fn paths_of(volume: &Volume, files: &[Loss]) -> HashMap<InodeNo, Vec<u8>> {
+    let mut paths = HashMap::new();
+    for (path, inode) in volume.walk(InodeNo::ROOT).take(SEARCHED) {
+        let Ok(inode) = inode else { continue };
+        if files.iter().any(|loss| loss.inode == inode.number) {
+            paths.entry(inode.number).or_insert(path);
+            if paths.len() == files.len() {
+                break;
             }
         }
-        paths
     }
-
-    /// Answers with the value of an extended attribute. That of [`SYNC`] and [`SYNC_ONCE`] contains paths, so it is
-    /// empty for users who may not unmount the volume.
-    pub(super) fn attribute(
-        &self,
-        node: u64,
-        (name, size): (&[u8], u32),
-        caller: &Caller,
-        reply: &mut Reply<'_>,
-    ) -> Answer<()> {
-        let once = name == SYNC_ONCE.as_bytes();
-        if node != ROOT || !(once || name == SYNC.as_bytes()) {
-            return reply.value(size, &self.getxattr(node, name)?);
-        }
-        let ended = self.ended.lock().clone();
-        ended.map_or_else(|| self.sync(), |how| how.map_err(|_| Errno::IO))?;
-        let may_unmount = caller.uid == 0 || caller.uid == rustix::process::getuid().as_raw();
-        let lost = if may_unmount { self.lost_data(false) } else { None };
-        reply.value(size, lost.unwrap_or_default().as_bytes())?;
-        // a request for the length of the value reports nothing yet
-        if once && may_unmount && size != 0 {
-            self.late.set_reported();
-        }
-        Ok(())
-    }
+    paths
 }
 
 #[cfg(test)]

@@ -85,7 +85,11 @@ impl Ops {
     pub(super) fn refuse_page(&self, why: Errno, request: &Request<'_>, reply: &mut Reply<'_>) {
         let Operation::Write { offset, paged: true, .. } = request.operation else { return };
         self.record_lost_page(request.node, why);
-        self.record_late_loss(request.node, why);
+        if let Ok(inode) = self.number(request.node)
+            && let Some(problem) = self.late.record(&self.volume, inode, why)
+        {
+            self.problems.report_lost(inode.get().into(), &problem);
+        }
         if why == Errno::PERM {
             reply.content_changed(request.node, offset);
         }

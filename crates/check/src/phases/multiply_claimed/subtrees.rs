@@ -4,6 +4,7 @@
 //! beneath it, although all inodes with this node share them. The nodes beneath shared ones are read once more, each of
 //! them once, and their blocks counted: linear in the nodes, however many inodes share one.
 
+use super::Sharing;
 use crate::context::Context;
 use crate::phases::inodes::block_maps::Trees;
 use crate::phases::inodes::file_totals::Tally;
@@ -48,16 +49,14 @@ struct NodeRead {
 
 /// Counts the clusters of a node.
 struct Counter<'a> {
-    conflicts: &'a [Range<u64>],
+    sharing: &'a Sharing,
     clusters: Mutex<Clusters>,
 }
 
 impl Claimer for Counter<'_> {
     fn claim(&self, _inode: InodeNo, clusters: Range<u64>) -> bool {
-        let from = self.conflicts.partition_point(|c| c.end <= clusters.start);
-        let met = self.conflicts.get(from..).unwrap_or_default().iter().take_while(|c| c.start < clusters.end);
-        let again: u64 = met.map(|c| c.end.min(clusters.end).saturating_sub(c.start.max(clusters.start))).sum();
         let len = clusters.end.saturating_sub(clusters.start);
+        let again = self.sharing.clusters_among(clusters);
         let mut counted = self.clusters.lock();
         counted.all = counted.all.saturating_add(len);
         counted.once = counted.once.saturating_add(len.saturating_sub(again));
@@ -69,13 +68,13 @@ impl Claimer for Counter<'_> {
     }
 }
 
-/// The number of clusters that each inode shares beneath shared nodes, without those among `conflicts` that it claimed
-/// itself.
+/// The number of clusters that each inode shares beneath shared nodes, without the multiply-claimed ones that it
+/// claimed itself.
 pub(super) fn count(
     ctx: &Context<'_>,
     scanner: &Scanner<'_>,
     log: &ScanLog,
-    conflicts: &[Range<u64>],
+    sharing: &Sharing,
 ) -> BTreeMap<InodeNo, u64> {
     let (repeated, mut shared) = shared_nodes(log);
     let mut level: Vec<(Node, u64)> = shared.values().map(|top| (top.node, top.node.block)).collect();
@@ -83,7 +82,7 @@ pub(super) fn count(
     while !level.is_empty() && !(scanner.cancelled)() {
         level.sort_unstable();
         let mut next = Vec::new();
-        for NodeRead { node, top, clusters, children } in read(ctx, scanner, conflicts, &level) {
+        for NodeRead { node, top, clusters, children } in read(ctx, scanner, sharing, &level) {
             let Some(entry) = shared.get_mut(&top) else { continue };
             entry.clusters.all = entry.clusters.all.saturating_add(clusters.all);
             entry.clusters.once = entry.clusters.once.saturating_add(clusters.once);
@@ -116,7 +115,7 @@ fn shared_nodes(log: &ScanLog) -> (BTreeSet<Reference>, BTreeMap<u64, Shared>) {
 }
 
 /// Reads nodes, each with the block of the shared node above it, in ascending order.
-fn read(ctx: &Context<'_>, scanner: &Scanner<'_>, conflicts: &[Range<u64>], nodes: &[(Node, u64)]) -> Vec<NodeRead> {
+fn read(ctx: &Context<'_>, scanner: &Scanner<'_>, sharing: &Sharing, nodes: &[(Node, u64)]) -> Vec<NodeRead> {
     let len = ctx.volume.geometry.block_size;
     let item =
         |&(node, top): &(Node, u64)| Some(Item { offset: ctx.volume.offset(node.block)?, len, tag: (node, top) });
@@ -125,7 +124,7 @@ fn read(ctx: &Context<'_>, scanner: &Scanner<'_>, conflicts: &[Range<u64>], node
     scanner.read_ascending(&items, |item, bytes| {
         let Ok(bytes) = bytes else { return };
         let (node, top) = item.tag;
-        let counter = Counter { conflicts, clusters: Mutex::default() };
+        let counter = Counter { sharing, clusters: Mutex::default() };
         let fields = claiming_fields(node.inode, ctx.inodes.get(node.inode).and_then(|record| record.kind));
         let mut found = Found::default();
         let trees = Trees { ctx, claimer: &counter };
