@@ -60,7 +60,7 @@ fn a_full_log_opens_in_bounded_time_and_figures_repeat() {
         assert!(opened.of_log <= 0.0025 && opened.look_up_ns > 0.0, "{opened:?}");
     }
     let tables = once.text();
-    for part in ["| PostMark", "| ext2 on Kero, short log |", "| full log of"] {
+    for part in ["| PostMark", " ext2 on Kero, short log |", "| full log of"] {
         assert!(tables.contains(part), "{part}: {tables}");
     }
 }

@@ -5,6 +5,7 @@ use crate::options::Repair;
 use crate::problem::Problem;
 use crate::report::{NATIVE, NativeState, Remedy, Report, Reported, exit};
 use crate::table::{Code, Fixer, Phase, Severity};
+use std::collections::HashSet;
 use std::fmt::{self, Display, Write as _};
 use std::io;
 
@@ -278,10 +279,12 @@ pub fn next_step(report: &Report) -> String {
 fn preening_suffices(report: &Report) -> bool {
     let problems = || report.problems.iter();
     // an empty inode without a name is cleared, not connected
+    let empty: HashSet<_> =
+        problems().filter(|problem| problem.code == Code::InodeUnattachedEmpty).map(|problem| problem.inode).collect();
     let is_cleared = |problem: &Reported| {
         problem.code == Code::InodeUnattached
             && !report.unlisted.contains_key(&problem.code)
-            && problems().any(|other| other.code == Code::InodeUnattachedEmpty && other.inode == problem.inode)
+            && empty.contains(&problem.inode)
     };
     let is_native = report.format == NATIVE;
     let of_superblock = |code| matches!(code, Code::NativeSuperblockDamaged | Code::NativeNotUnmounted);

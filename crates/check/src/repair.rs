@@ -57,7 +57,7 @@ use crate::redo::{self, Finished, FreeBlocks, InterruptedWrite};
 use crate::render::sentence;
 use crate::report::{ChosenSuperblock, Report, Reported, exit};
 use crate::scan::{Counters, Scanner};
-use crate::table::{Code, Fixer, Preen, Severity};
+use crate::table::{Code, Fixer, Severity};
 use crate::view::View;
 use blockdev::{BlockDevice, Overlay};
 pub use convert::{FreeSpaceForm, convert};
@@ -497,10 +497,9 @@ impl Iterations<'_> {
             let Some(fixer) = waiting.map(|p| p.code.fixer()).min() else { break };
             let own: Vec<&Problem> = problems.iter().filter(|p| p.code.fixer() == fixer && self.may_fix(p)).collect();
             if self.mode == Repair::Safe
-                && let Some(stopping) =
-                    own.iter().find(|p| self.problem_settings.preen(p.code) == Preen::Stops && !clears_empty(p, &own))
+                && let Some(stopping) = self.stopping_among(&own)
             {
-                self.stopped = Some((*stopping).clone());
+                self.stopped = Some(stopping.clone());
                 return Ok(Step::Done);
             }
             // the part that is wrong in the volume may be right in a copy
@@ -753,12 +752,6 @@ fn preserves_copies(problem: &Problem) -> bool {
 /// Whether the volume has the feature `shared_blocks`.
 fn has_shared_blocks(view: &View<'_>) -> bool {
     view.volume.features.ro_compat.contains(RoCompat::SHARED_BLOCKS)
-}
-
-/// Whether an unattached inode is cleared because it is empty, before it would be connected.
-fn clears_empty(problem: &Problem, all: &[&Problem]) -> bool {
-    let empty = |p: &&Problem| p.code == Code::InodeUnattachedEmpty && p.inode == problem.inode;
-    problem.code == Code::InodeUnattached && all.iter().any(empty)
 }
 
 fn run_fixer(fixer: Fixer, work: &Work<'_>, problems: &[&Problem]) -> blockdev::Result<()> {

@@ -64,7 +64,7 @@ fn share(bytes: &mut [u8]) -> u32 {
 
 fn assert_bounded(report: &Report, taken: Duration) {
     let peak = report.scan.peak_rss_bytes;
-    assert!(peak.is_none_or(|bytes| bytes < MOST), "{peak:?} bytes");
+    assert!(peak.is_some_and(|bytes| bytes < MOST), "{peak:?} bytes");
     assert!(taken < LONGEST, "{taken:?}");
 }
 

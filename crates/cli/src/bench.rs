@@ -177,7 +177,7 @@ Where available, tables show the writes: bytes, requests, requests that do not b
   extant bench write --on library:extant --on kernel:btrfs --set create-delete
   extant bench write --on library:extant --on kernel:ext4 --set dbench --load client.txt
   extant bench write --on kernel:ext4 --on extant:ext4 --scale 0.1 --json
-  extant bench write --on kernel:ext4 --on extant:ext4@dev-fuse --on extant:ext4@io_uring --set empty
+  extant bench write --on extant:ext4@dev-fuse --on extant:ext4@io_uring --set empty
   extant bench write --on kernel:ext4 --on extant:ext4:journal@dev-fuse --processors 1
 
 Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."

@@ -280,27 +280,21 @@ impl<'a> Filler<'a> {
             let removed = self.volume.unlink(new.dir, &new.temporary);
             return self.checked(path, removed).map(drop);
         }
-        let renamed = if self.volume.is_atomic() {
-            self.volume.rename(new.dir, &new.temporary, new.dir, &new.name, fs::RenameFlags::default())
-        } else {
-            self.replace_in_steps(&new)
-        };
+        // Where operations can reach the device in part, the new file is durable before it has the name, and the
+        // existing one is removed when it durably has the name no more.
+        let (volume, in_steps) = (self.volume, !self.volume.is_atomic());
+        let flags = fs::RenameFlags { exchange: in_steps, ..fs::RenameFlags::default() };
+        let durable = if in_steps { volume.fsync(new.number, false) } else { Ok(()) };
+        let renamed = durable.and_then(|()| volume.rename(new.dir, &new.temporary, new.dir, &new.name, flags));
         if renamed.is_err() {
             self.replacing = Some(new);
+            self.checked(path, renamed)?;
+            self.abandon();
+        } else if in_steps {
+            let removed = volume.fsync(new.dir, false).and_then(|()| volume.unlink(new.dir, &new.temporary));
+            self.checked(path, removed)?;
         }
-        self.checked(path, renamed)?;
-        self.abandon();
         Ok(())
-    }
-
-    /// Replaces a file on a volume on which operations can reach the device in part: the new file is durable before it
-    /// has the name, and the existing one is removed when it durably has the name no more.
-    fn replace_in_steps(&self, new: &Replacing) -> fs::Result<()> {
-        let exchange = fs::RenameFlags { exchange: true, ..fs::RenameFlags::default() };
-        self.volume.fsync(new.number, false)?;
-        self.volume.rename(new.dir, &new.temporary, new.dir, &new.name, exchange)?;
-        self.volume.fsync(new.dir, false)?;
-        self.volume.unlink(new.dir, &new.temporary)
     }
 
     /// Removes a file that can no longer replace the existing one.

@@ -202,7 +202,11 @@ impl Get {
         } else {
             vec![path.to_path_buf()]
         };
-        for target in targets.iter().filter(|_| self.force) {
+        let is_own = |target: &PathBuf| {
+            rustix::fs::stat(target).is_ok_and(|found| own.contains(&Some((found.st_dev, found.st_ino))))
+        };
+        // the volume being read is refused when the copy comes to it
+        for target in targets.iter().filter(|target| self.force && !is_own(target)) {
             if let Some(why) = volume_in_use(target) {
                 return Err(Failure::on(&target.display().to_string(), why));
             }

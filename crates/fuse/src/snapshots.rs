@@ -286,6 +286,7 @@ impl WithSnapshots {
             return Err(Errno::NOENT);
         }
         *back_to = (!name.is_empty()).then(|| name.to_vec());
+        self.live.late.set_replaced(back_to.is_some());
         Ok(())
     }
 

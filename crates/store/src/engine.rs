@@ -138,7 +138,10 @@ fn all_home(closed: &ClosedGeneration, block_size: usize) -> Vec<Stage> {
     let fresh = (!fresh.is_empty()).then_some(Stage { writes: fresh, flush: false });
     // at the dirty limit no process waits for durability
     let flush = closed.reason != CommitReason::DirtyLimit && (closed.unflushed || !closed.blocks.is_empty());
-    fresh.into_iter().chain([Stage { writes: home(false).collect(), flush }]).collect()
+    let others = Stage { writes: home(false).collect(), flush };
+    // an empty last stage would hide that the writes before it are not flushed
+    let others = (flush || !others.writes.is_empty()).then_some(others);
+    fresh.into_iter().chain(others).collect()
 }
 
 /// The writes of a generation's fresh extents: home before its changed blocks are valid, or in any order with them in

@@ -59,7 +59,7 @@ fn punch(disk: &Disk) -> Result<()> {
     let volume = disk.open()?;
     let block = u64::from(LARGE_BLOCK);
     // the file's extents need blocks, too
-    let blocks = volume.statfs().blocks_free / 50 * 49;
+    let blocks = volume.statfs().blocks_available / 20 * 19;
     let mut job = Job::new(&volume);
     let file = job.file_in_pieces(&InodeNo::ROOT, "full", blocks * block)?;
     for n in (0..blocks).step_by(2) {

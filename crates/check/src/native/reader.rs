@@ -158,8 +158,9 @@ impl<'a> Reader<'a> {
     pub(super) fn snapshot(&mut self, name: String, record: &Snapshot, newest: u64) -> Version {
         let Snapshot { root, generation, chunks, .. } = *record;
         if generation >= newest {
-            self.faulty.insert(name.clone());
-            self.wrong(root.physical, format!("the generation of snapshot {name} is newer than the volume's"));
+            self.bad.insert(root.physical);
+            let what = format!("the generation of snapshot {name} is newer than the volume's");
+            self.wrong_record(&name, root.physical, what);
         }
         if generation != root.generation {
             let what = format!("the record of snapshot {name} has generation {generation}, but its map has another");
@@ -345,10 +346,16 @@ impl<'a> Reader<'a> {
         match self.led.get(&entry.physical) {
             None => drop(self.led.insert(entry.physical, Led { position, entry: *entry, snapshot })),
             Some(led) if (led.position, led.entry) == (position, *entry) => {}
-            Some(led) if (led.position, led.entry.checksum) == (position, entry.checksum) => {
-                self.wrong(entry.physical, "two generations have different kinds, owners or generation numbers for it");
+            Some(led) => {
+                // the newest generation is read first, and its entry may be the wrong one
+                self.live_is_faulty |= led.snapshot.is_none();
+                let what = if (led.position, led.entry.checksum) == (position, entry.checksum) {
+                    "two generations have different kinds, owners or generation numbers for it"
+                } else {
+                    "two generations use it for different blocks"
+                };
+                self.wrong(entry.physical, what);
             }
-            Some(_) => self.wrong(entry.physical, "two generations use it for different blocks"),
         }
     }
 

@@ -20,20 +20,22 @@ impl VersionsChecked {
     /// The state of the volume; `unchecked` where the volume of the newest generation could not be checked, `intact`
     /// where it has no errors.
     pub(crate) fn state(&self, layer: &PhysicalLayer, unchecked: bool, intact: bool) -> NativeState {
-        let newest = |fits: &dyn Fn(&Version) -> bool| -> Option<String> {
-            let fitting = layer.snapshots.iter().filter(|snapshot| fits(snapshot));
+        // each is a walk through the map
+        let whole: Vec<(&Version, bool)> =
+            layer.snapshots.iter().map(|snapshot| (snapshot, layer.is_intact(snapshot))).collect();
+        let newest = |fits: &dyn Fn(&Version, bool) -> bool| -> Option<String> {
+            let fitting = whole.iter().filter(|(snapshot, whole)| fits(snapshot, *whole)).map(|(snapshot, _)| snapshot);
             fitting.max_by_key(|snapshot| snapshot.root.generation)?.name.clone()
         };
         let outcome = |snapshot: &Version| self.outcomes.get(&snapshot.root_name()).copied();
-        let is_intact = |snapshot: &Version| layer.is_intact(snapshot) && outcome(snapshot) == Some(Some(true));
         // one with the map of the newest generation is not checked again
         let has_volume = |snapshot: &Version| outcome(snapshot).map_or(!unchecked, |outcome| outcome.is_some());
         let intact = intact && !unchecked && layer.live_is_intact();
         // one with the map of the newest generation is in the same state
-        let is_damaged = |snapshot: &&Version| {
-            !layer.is_intact(snapshot) || !outcome(snapshot).map_or(intact, |outcome| outcome == Some(true))
+        let is_damaged = |(snapshot, whole): &&(&Version, bool)| {
+            !whole || !outcome(snapshot).map_or(intact, |outcome| outcome == Some(true))
         };
-        let damaged: Vec<&Version> = layer.snapshots.iter().filter(is_damaged).collect();
+        let damaged: Vec<&Version> = whole.iter().filter(is_damaged).map(|(snapshot, _)| *snapshot).collect();
         NativeState {
             live_is_intact: intact,
             stuck: damaged.iter().any(|snapshot| !layer.can_be_deleted(snapshot)),
@@ -42,8 +44,8 @@ impl VersionsChecked {
             unchecked,
             unordered: layer.superblock.unordered,
             snapshots: layer.snapshots.len(),
-            intact: newest(&is_intact),
-            mountable: newest(&|snapshot| layer.can_be_mounted(snapshot) && has_volume(snapshot)),
+            intact: newest(&|snapshot, whole| whole && outcome(snapshot) == Some(Some(true))),
+            mountable: newest(&|snapshot, _| layer.can_be_mounted(snapshot) && has_volume(snapshot)),
             truncated: layer.truncated,
             remedy: None,
         }

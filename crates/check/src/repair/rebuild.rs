@@ -116,6 +116,8 @@ fn rebuild_retaining(
     names.extend(more);
     let parent = parent.unwrap_or(InodeNo::ROOT);
     let own = maps::exclusive(work, &nodes);
+    // one with a hash tree is larger than mke2fs makes it, and needs the tree
+    let retains_size = retains_size && !inode.raw().flags().contains(InodeFlags::INDEX);
     let old = Old { blocks: &blocks, nodes: &own, retains_size };
     let written = write(work, dir, &mut inode, parent, names, old)?;
     if written {

@@ -7,6 +7,7 @@ use crate::problem::Problem;
 use crate::report::{Report, Reported, exit};
 use crate::table::{Code, Fixer, Preen, Severity};
 use blockdev::Overlay;
+use std::collections::HashSet;
 
 impl Iterations<'_> {
     /// Whether `-p` stops at the problem: the administrator must decide whether another descriptor table is the right
@@ -19,6 +20,16 @@ impl Iterations<'_> {
             | Code::JournalReadOnlyFeatureUnknown => true,
             code => code == Code::JournalRecoveryFlagMissing && self.problem_settings.preen(code) == Preen::Stops,
         }
+    }
+
+    /// The first of these problems at which `-p` stops. An unattached inode that is empty is cleared, before it would
+    /// be connected.
+    pub(super) fn stopping_among<'p>(&self, problems: &[&'p Problem]) -> Option<&'p Problem> {
+        let empty: HashSet<_> =
+            problems.iter().filter(|p| p.code == Code::InodeUnattachedEmpty).map(|p| p.inode).collect();
+        let is_cleared = |p: &Problem| p.code == Code::InodeUnattached && empty.contains(&p.inode);
+        let stops = |p: &Problem| self.problem_settings.preen(p.code) == Preen::Stops && !is_cleared(p);
+        problems.iter().copied().find(|problem| stops(problem))
     }
 
     /// Whether errors are left after the repair.
@@ -73,6 +84,7 @@ impl Iterations<'_> {
             found.problems.extend(errors);
             found.problems.sort_by_key(|problem| problem.phase);
             found.errors = report.errors;
+            found.unlisted = report.unlisted;
         }
         Ok(found)
     }

@@ -36,8 +36,10 @@ struct Loss {
 #[derive(Default)]
 struct Lost {
     files: Vec<Loss>,
-    /// Whether there were more files than are recorded.
+    /// Whether there were more files than are recorded, which were not reported.
     more: bool,
+    /// Whether a rollback is scheduled, which replaces the files.
+    replaced: bool,
 }
 
 /// The files that lost data in late writes.
@@ -70,7 +72,9 @@ impl LateWrites {
     }
 
     fn set_reported(&self) {
-        self.0.lock().files.iter_mut().for_each(|loss| loss.reported = true);
+        let mut lost = self.0.lock();
+        lost.files.iter_mut().for_each(|loss| loss.reported = true);
+        lost.more = false;
     }
 }
 
@@ -84,6 +88,7 @@ fn description(why: Errno) -> String {
 fn others(count: usize, more: bool) -> String {
     let at_least = if more { "at least " } else { "" };
     match count {
+        0 if more => " (and others)".to_owned(),
         0 => String::new(),
         1 => format!(" (and {at_least}1 other file)"),
         n => format!(" (and {at_least}{n} other files)"),
@@ -116,7 +121,7 @@ impl LateWrites {
         let count = files.len();
         files.truncate(NAMED);
         if files.is_empty() {
-            return None;
+            return more.then(|| "more files than are recorded".to_owned());
         }
         let paths = paths_of(volume, &files);
         let named = files.iter().map(|loss| {
@@ -134,12 +139,18 @@ impl LateWrites {
     /// contains paths, so it is empty for users who may not unmount the volume.
     pub(super) fn value(&self, volume: &Volume, (name, size): (&[u8], u32), caller: &Caller) -> Vec<u8> {
         let may_unmount = caller.uid == 0 || caller.uid == rustix::process::getuid().as_raw();
-        let lost = if may_unmount { self.report(volume, false) } else { None };
+        let replaced = self.0.lock().replaced;
+        let lost = if may_unmount && !replaced { self.report(volume, false) } else { None };
         let value = lost.unwrap_or_default().into_bytes();
         if name == SYNC_ONCE.as_bytes() && may_unmount && size as usize >= value.len().max(1) {
             self.set_reported();
         }
         value
+    }
+
+    /// Sets whether the files will be replaced by those of a snapshot at unmount, so that nothing is reported then.
+    pub(crate) fn set_replaced(&self, replaced: bool) {
+        self.0.lock().replaced = replaced;
     }
 
     /// Removes all records: the files were replaced by those of a snapshot.
@@ -204,6 +215,7 @@ mod tests {
         (0..2000).for_each(|number| late.add(loss(number)));
         assert!(late.list(false).0.len() == MOST && late.list(false).1);
         late.set_reported();
+        assert_eq!(late.list(false), (Vec::new(), false));
         late.add(loss(5000));
         assert_eq!(late.list(false), (vec![loss(5000)], true));
     }
@@ -213,5 +225,6 @@ mod tests {
         assert_eq!(description(Errno::NOSPC), "No space left on device");
         assert_eq!([0, 1, 3].map(|n| others(n, false)), ["", " (and 1 other file)", " (and 3 other files)"]);
         assert_eq!(others(997, true), " (and at least 997 other files)");
+        assert_eq!(others(0, true), " (and others)");
     }
 }

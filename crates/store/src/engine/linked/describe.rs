@@ -246,15 +246,34 @@ fn number_of(write: &BlockWrite) -> Option<u32> {
     u32::try_from(write.block.get()).ok()
 }
 
-/// The maximum number of sectors that recovery writes for a slot: its changes, and the names of new files.
+/// The maximum number of sectors that recovery writes for a slot: its changes, and the names of new files. Each sector
+/// counts once, however many changes are in it.
 pub(super) fn most_sectors(slot: &Slot) -> u64 {
     let per_sector = (SECTOR as u32 / slot.header.ll_inode_size.get().max(1)).max(1);
     let tables: BTreeSet<u32> =
         slot.inodes.iter().map(|inode| inode.li_number.get().saturating_sub(1) / per_sector).collect();
+    // the names of new files are in changed sectors or new blocks; removing one may change the sector before it, too
     let new = slot.inodes.iter().filter(|inode| inode.li_flags.get() & NEW != 0).count();
-    // each run is in one sector of a bitmap or continues in the next
-    let bits: u64 = slot.runs.iter().map(|run| 2 + u64::from(run.lr_count.get()) / (8 * SECTOR as u64)).sum();
-    let pointers: usize = slot.pointers.iter().map(|p| 2 + usize::from(p.lp_count.get()) / (SECTOR / 4)).sum();
-    let fixed = tables.len() + 2 * new + pointers + slot.copies.len() + 3 * slot.groups.len() + 4;
-    fixed as u64 + bits
+    let fresh = slot.fresh.iter().filter(|fresh| fresh.lf_kind.get() != 0).count();
+    let per_block = slot.header.ll_block_size.get() as usize / SECTOR;
+    let names = 2 * new.min(slot.copies.len() + fresh * per_block);
+    // the sectors of bitmaps begin at the first block of each group, and so in the middle of these runs of blocks
+    let per_bitmap = 8 * SECTOR as u32;
+    let bits: BTreeSet<u32> = (slot.runs.iter())
+        .flat_map(|run| {
+            let first = run.lr_first.get();
+            first / per_bitmap..=first.saturating_add(run.lr_count.get()) / per_bitmap
+        })
+        .collect();
+    let pointers: BTreeSet<(u32, u32)> = (slot.pointers.iter())
+        .flat_map(|p| {
+            let (block, first) = (p.lp_block.get(), u32::from(p.lp_index.get()) * 4);
+            let sectors = first / SECTOR as u32..=(first + u32::from(p.lp_count.get()) * 4) / SECTOR as u32;
+            sectors.map(move |sector| (block, sector))
+        })
+        .collect();
+    let changed = slot.inodes.iter().filter(|inode| inode.li_flags.get() & (NEW | FREED) != 0);
+    let numbers: BTreeSet<u32> = changed.map(|inode| inode.li_number.get().saturating_sub(1) / per_bitmap).collect();
+    let bitmaps = 2 * (bits.len() + numbers.len()) + slot.groups.len();
+    (tables.len() + names + bitmaps + pointers.len() + slot.copies.len() + 3 * slot.groups.len() + 4) as u64
 }
