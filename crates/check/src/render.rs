@@ -392,7 +392,11 @@ fn native_is_lost(report: &Report) -> String {
                 shell_word(name),
                 mount_of(name)
             ),
-            None => "neither the newest generation nor a snapshot can be read: restore the data from a backup".into(),
+            None => {
+                "neither the newest generation nor a snapshot can be read completely: copy off what `extant get -r` still \
+                 reads, and restore the rest from a backup"
+                    .into()
+            }
         };
     }
     if state.live_is_intact {
@@ -406,7 +410,7 @@ fn native_is_lost(report: &Report) -> String {
             let name = shell_word(name);
             format!(
                 "copy the data off, or {first}roll back to the snapshot {name}, which has no errors; changes since \
-                 then are lost"
+                 then are lost. Where that is refused, restore the data from a backup"
             )
         }
         None if state.snapshots == 0 => "it has no snapshots, so remove the damaged files, or copy the data off".into(),

@@ -524,6 +524,7 @@ impl Iterations<'_> {
             }
             run_fixer(fixer, work, &own)?;
             self.repaired.extend(own.into_iter().cloned());
+            self.repaired.extend(work.take_reported());
             began = Some((began.map_or(fixer, |(first, _)| first), fixer));
             if work.is_stale() {
                 break;

@@ -150,6 +150,13 @@ impl Sharing {
         Some((self.before.get(at)? + (cluster - conflict.start)) as usize)
     }
 
+    /// The [places](Self::place) of the clusters that the claims of an inode are on.
+    pub(crate) fn places_of(&self, inode: InodeNo) -> impl Iterator<Item = Range<usize>> {
+        let from = self.records.partition_point(|record| record.inode < inode);
+        let own = self.records.iter().skip(from).take_while(move |record| record.inode == inode);
+        own.map(|record| self.clusters_before(record.start) as usize..self.clusters_before(record.end) as usize)
+    }
+
     /// Counts the claims on each multiply-claimed cluster by the inodes that `is_counted` selects, by
     /// [place](Self::place).
     pub(crate) fn claims_on_each(&self, is_counted: impl Fn(InodeNo) -> bool) -> Vec<u32> {

@@ -117,6 +117,16 @@ fn clear_beyond_version1(work: &Work<'_>, file: &SystemInode, mut bytes: Vec<u8>
     work.put_block(block, &bytes)
 }
 
+/// Wipes the journal's inode and its copy in the superblock, so that the next check finds that a new journal is needed.
+pub(super) fn discard(work: &Work<'_>) -> Result<()> {
+    work.make_stale();
+    work.wipe_inode(InodeNo::JOURNAL)?;
+    work.edit_superblock(|sb| {
+        sb.s_jnl_backup_type = 0;
+        sb.s_jnl_blocks = [0.into(); 17];
+    })
+}
+
 /// Clears the journal's inode and all references to it.
 fn remove(work: &Work<'_>, inode: InodeNo) -> Result<()> {
     work.make_stale();

@@ -4,17 +4,25 @@
 //! metadata never moves, and the bad blocks inode retains its blocks. Linear in the claims and in the multiply-claimed
 //! clusters, however long the claims are: a count for each cluster has the number of remaining owners. The copies of a
 //! file are read and written by runs, once its map is known.
+//!
+//! A file for whose copies there is no space is cleared, as e2fsck does. Its claims do not count for the files after it,
+//! which use its blocks for their copies: so no more files are lost than necessary. A journal is discarded before any
+//! file, as a new one can be made.
 
 use super::attributes;
+use super::journal;
 use super::maps::{self, Pointer};
 use super::system_inodes;
 use super::work::Work;
 use crate::phases::multiply_claimed::Sharing;
+use crate::problem::Problem;
+use crate::table::Code;
 use blockdev::Result;
 use format::extent::Extent;
 use format::inode::{InodeBuf, InodeFlags};
 use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 /// Maximum number of blocks that are copied at once.
 const COPIED: u64 = 256;
@@ -26,7 +34,19 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     let owners = owners_of_each(walk.sharing);
     let mut inodes: Vec<InodeNo> = walk.sharing.records.iter().map(|record| record.inode).collect();
     inodes.dedup();
-    let mut clones = Clones { work, owners, copies: Vec::new(), shared: HashMap::new(), attributes: HashMap::new() };
+    let released = Released::new(owners.len());
+    let mut clones = Clones {
+        work,
+        owners,
+        released,
+        copies: Vec::new(),
+        counted: Vec::new(),
+        taken: Vec::new(),
+        alone: Vec::new(),
+        spare: Vec::new(),
+        shared: HashMap::new(),
+        attributes: HashMap::new(),
+    };
     for number in inodes.into_iter().filter(|inode| inode.get() != 0) {
         clones.separate(number)?;
     }
@@ -67,10 +87,53 @@ fn owners_of_each(sharing: &Sharing) -> Vec<Owners> {
     all.map(|((left, reserved), bad)| Owners { left, reserved: reserved > 0, bad: bad > 0 }).collect()
 }
 
+/// The number of claims on each multiply-claimed cluster by files that were cleared, as sums of differences in a tree
+/// (after Fenwick): a claim on very many clusters is two changes.
+struct Released(Vec<i64>);
+
+impl Released {
+    fn new(places: usize) -> Self {
+        Self(vec![0; places + 2])
+    }
+
+    /// Adds `count` to the places from `from` on.
+    fn add_from(&mut self, from: usize, count: i64) {
+        let mut at = from + 1;
+        while let Some(sum) = self.0.get_mut(at) {
+            *sum += count;
+            at += at & at.wrapping_neg();
+        }
+    }
+
+    /// Adds `count` to a range of places.
+    fn add(&mut self, places: Range<usize>, count: i64) {
+        self.add_from(places.start, count);
+        self.add_from(places.end, -count);
+    }
+
+    fn at(&self, place: usize) -> i64 {
+        let (mut at, mut sum) = (place + 1, 0);
+        while at > 0 {
+            sum += self.0.get(at).copied().unwrap_or_default();
+            at -= at & at.wrapping_neg();
+        }
+        sum
+    }
+}
+
 struct Clones<'a, 'w> {
     work: &'a Work<'w>,
     /// The owners of each multiply-claimed cluster, by [place](Sharing::place).
     owners: Vec<Owners>,
+    released: Released,
+    /// The places at which a claim of the current file was counted as decided.
+    counted: Vec<usize>,
+    /// The clusters allocated for the current file.
+    taken: Vec<u64>,
+    /// The content blocks of the current file that no other claims; not determined with bigalloc.
+    alone: Vec<u64>,
+    /// The blocks of files that were cleared, for the copies of others.
+    spare: Vec<u64>,
     /// The blocks of the current file that are still to be copied: source and destination. Until then the blocks with
     /// other owners are not changed, and the copies not read.
     copies: Vec<(u64, u64)>,
@@ -93,6 +156,9 @@ impl Clones<'_, '_> {
     fn separate(&mut self, number: InodeNo) -> Result<()> {
         let work = self.work;
         self.shared.clear();
+        self.counted.clear();
+        self.taken.clear();
+        self.alone.clear();
         if number == InodeNo::RESIZE {
             return system_inodes::make_resize_inode(work);
         }
@@ -114,8 +180,7 @@ impl Clones<'_, '_> {
             self.separate_indirect(number, &mut inode)?
         };
         if !has_space {
-            self.copies.clear();
-            return work.clear_inode(number);
+            return self.abandon(number);
         }
         let wide = work.volume().features.incompat.contains(format::feature::Incompat::BIT64);
         let acl = inode.raw().file_acl(wide).get();
@@ -128,6 +193,38 @@ impl Clones<'_, '_> {
             }
         }
         self.copy()
+    }
+
+    /// Clears the current file, for which there is no space; its claims count no more, and its blocks become spare.
+    fn abandon(&mut self, number: InodeNo) -> Result<()> {
+        self.copies.clear();
+        for place in self.counted.drain(..) {
+            self.released.add(place..place + 1, -1);
+        }
+        if let Some(walk) = self.work.walk() {
+            for places in walk.sharing.places_of(number) {
+                self.released.add(places, 1);
+            }
+        }
+        self.spare.append(&mut self.taken);
+        self.spare.append(&mut self.alone);
+        if number == InodeNo::JOURNAL && number.get() == self.work.volume().disk.s_journal_inum.get() {
+            return journal::discard(self.work);
+        }
+        self.work.report(Problem::new(Code::FileClearedForSpace).inode(number));
+        self.work.clear_inode(number)
+    }
+
+    /// Allocates a cluster for a copy.
+    fn allocate(&mut self, metadata: bool) -> Option<u64> {
+        let in_region = metadata && self.work.volume().geometry.has_regions();
+        let to = match metadata {
+            true => self.work.allocate_metadata(),
+            false => self.work.allocate(),
+        };
+        let to = to.or_else(|| if in_region { None } else { self.spare.pop() })?;
+        self.taken.push(to);
+        Some(to)
     }
 
     /// Makes the scheduled copies, with contiguous blocks in one request.
@@ -163,14 +260,14 @@ impl Clones<'_, '_> {
         }
         let Some(number) = walk.sharing.place(cluster) else { return Ok(Outcome::Stays) };
         let Some(of) = self.owners.get_mut(number) else { return Ok(Outcome::Stays) };
-        let stays = !of.reserved && !of.bad && of.left <= 1;
+        let stays = !of.reserved && !of.bad && i64::from(of.left) - self.released.at(number) <= 1;
         of.left = of.left.saturating_sub(1);
+        self.counted.push(number);
         if stays {
             self.shared.insert(place, block - within);
             return Ok(Outcome::Stays);
         }
-        let to = if logical.is_none() { work.allocate_metadata() } else { work.allocate() };
-        let Some(to) = to else { return Ok(Outcome::NoSpace) };
+        let Some(to) = self.allocate(logical.is_none()) else { return Ok(Outcome::NoSpace) };
         self.copies.extend((0..ratio).map(|n| (block - within + n, to + n)));
         self.shared.insert(place, to);
         Ok(Outcome::Goes(to + within))
@@ -179,8 +276,15 @@ impl Clones<'_, '_> {
     fn separate_indirect(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
         let mut has_space = true;
         let work = self.work;
+        let ratio = work.volume().geometry.cluster_blocks;
         maps::edit_indirect(work, number, inode, &mut |pointer: Pointer| {
-            if !work.volume().contains(pointer.block) || !has_space {
+            if !work.volume().contains(pointer.block) {
+                return Ok(pointer.block);
+            }
+            if pointer.level == 0 && ratio == 1 && self.singly_claimed(pointer.block, 1) > 0 {
+                self.alone.push(pointer.block);
+            }
+            if !has_space {
                 return Ok(pointer.block);
             }
             if self.leads_into_metadata(&pointer)? {
@@ -221,6 +325,7 @@ impl Clones<'_, '_> {
                 && let Some(of) = self.owners.get_mut(place)
             {
                 of.left = of.left.saturating_sub(1);
+                self.counted.push(place);
             }
         }
         let mut extents: Vec<Extent> = Vec::new();
@@ -232,7 +337,10 @@ impl Clones<'_, '_> {
                     0 => match self.decide(block, Some(extent.logical.get() + u64::from(done)))? {
                         Outcome::Stays => (block, 1),
                         Outcome::Goes(to) => (to, 1),
-                        Outcome::NoSpace => return Ok(false),
+                        Outcome::NoSpace => {
+                            self.collect_alone(&found.extents);
+                            return Ok(false);
+                        }
                     },
                     run => (block, run),
                 };
@@ -248,7 +356,27 @@ impl Clones<'_, '_> {
                 done += len;
             }
         }
-        maps::write_extents(self.work, number, inode, &extents, &own)
+        let has_space = maps::write_extents(self.work, number, inode, &extents, &own)?;
+        if !has_space {
+            self.collect_alone(&found.extents);
+        }
+        Ok(has_space)
+    }
+
+    /// Determines the blocks of these extents that no other file claims.
+    fn collect_alone(&mut self, extents: &[Extent]) {
+        if self.work.volume().geometry.cluster_blocks != 1 {
+            return;
+        }
+        for extent in extents {
+            let mut done = 0;
+            while done < extent.len {
+                let block = extent.physical.get() + u64::from(done);
+                let run = self.singly_claimed(block, extent.len - done);
+                self.alone.extend(block..block + u64::from(run));
+                done += run.max(1);
+            }
+        }
     }
 
     /// The number of blocks from `block` on, at most `most`, that have no other claim.

@@ -5,6 +5,7 @@
 //! bitmaps record their blocks: blocks marked there are allocated last.
 
 use super::entries;
+use crate::problem::Problem;
 use crate::view::{View, Walk};
 use crate::volume::Volume;
 use blockdev::{BlockDevice, Overlay, Result};
@@ -41,6 +42,8 @@ pub(super) struct Work<'a> {
     inodes_taken: RefCell<HashSet<InodeNo>>,
     /// Descriptors that were changed in this iteration.
     groups: RefCell<HashMap<GroupNo, Group>>,
+    /// Problems that a repair met.
+    met: RefCell<Vec<Problem>>,
     /// Whether blocks of superblocks and descriptors are written as any others, as a journal may contain them.
     fixed_too: Cell<bool>,
 }
@@ -61,8 +64,19 @@ impl<'a> Work<'a> {
             full_regions: Cell::new(0),
             inodes_taken: RefCell::default(),
             groups: RefCell::default(),
+            met: RefCell::default(),
             fixed_too: Cell::new(false),
         }
+    }
+
+    /// Records a problem that is met only during the repair, and was repaired.
+    pub(super) fn report(&self, problem: Problem) {
+        self.met.borrow_mut().push(problem);
+    }
+
+    /// Returns the problems that were recorded since the last call.
+    pub(super) fn take_reported(&self) -> Vec<Problem> {
+        self.met.take()
     }
 
     /// Runs `write` with [`Self::put_block`] not limited to blocks outside the superblocks and descriptors: the replay

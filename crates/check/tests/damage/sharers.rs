@@ -1,7 +1,7 @@
 //! Very many files that all claim the blocks of one: finding and cloning them is linear in their number, not quadratic,
 //! and their copies are written once.
 
-use crate::repaired::{contents, options};
+use crate::repaired::{contents, fix, options};
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_check::report::{Report, Reported, exit};
 use extant_check::table::Code;
@@ -14,6 +14,7 @@ use simdev::{Logged, Record};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::oracle::{debugfs, e2fsck};
+use testkit::tools::run;
 use testkit::{Image, need};
 
 /// Number of files with the map of another.
@@ -140,4 +141,80 @@ fn thousands_of_sharers_are_separated_in_time_that_grows_with_their_number() {
             assert!(std::fs::read(&to).expect("a file") == content, "{args:?}: {name} is not what it was");
         }
     }
+}
+
+/// A file that claims the blocks of a dozen others on a full volume, where no block is free for a copy.
+#[test]
+fn on_a_full_volume_one_file_is_cleared_and_the_others_retain_their_blocks() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let names: Vec<String> = (0..12).map(|n| format!("f{n}")).collect();
+    let content: Vec<Vec<u8>> = (0..12u8).map(|n| vec![b'a' + n; 1024]).collect();
+    let image = Image::mke2fs(&["-t", "ext2", "-b", "1024", "-N", "64", "-m", "0"], 2 << 20).build();
+    // the first inode is repaired first
+    for (name, bytes) in [("wide".to_owned(), Vec::new())].into_iter().chain(names.iter().cloned().zip(content.clone()))
+    {
+        let file = image.beside(&name);
+        std::fs::write(&file, bytes).expect("a file");
+        image.debugfs(&[&format!("write {} {name}", file.display())]);
+    }
+    let fill = image.beside("fill");
+    std::fs::write(&fill, vec![b'x'; 2 << 20]).expect("a file");
+    image.debugfs(&[&format!("write {} fill", fill.display())]);
+    let _ = run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
+    let mut commands = vec!["sif wide size 12288".to_owned(), "sif wide blocks 24".to_owned()];
+    for (n, name) in names.iter().enumerate() {
+        let block = image.debugfs(&[&format!("bmap {name} 0")]).text();
+        let block = block.lines().find_map(|line| line.trim().parse::<u64>().ok()).expect("a block");
+        commands.push(format!("sif wide block[{n}] {block}"));
+    }
+    image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());
+
+    let mut bytes = image.bytes();
+    let report = fix(&mut bytes, Repair::All).expect("a repair");
+    let cleared = report.problems.iter().filter(|p| p.code == Code::FileClearedForSpace);
+    assert_eq!((report.exit, cleared.map(|p| p.fixed).collect::<Vec<_>>()), (exit::REPAIRED, vec![true]));
+    let again = fix(&mut bytes, Repair::All).expect("a repair");
+    assert_eq!((again.exit, again.errors), (exit::CLEAN, 0), "{:?}", again.problems);
+    image.set_bytes(&bytes);
+    assert!(e2fsck(image.path()).clean);
+    for (name, content) in names.iter().zip(content) {
+        let copy = image.beside("copy");
+        image.debugfs(&[&format!("dump {name} {}", copy.display())]);
+        assert_eq!(std::fs::read(&copy).expect("a copy"), content, "{name}");
+    }
+}
+
+/// A journal of several extents shares a block with lost+found, and there is no block for a copy, nor for the node that
+/// a fourth extent needs.
+#[test]
+fn on_a_full_volume_the_journal_is_discarded_before_a_file() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    // files that are there before the journal divide it into three extents
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("d")).expect("a folder");
+    for n in 0..20 {
+        std::fs::write(folder.path().join(format!("d/f{n}")), b"content").expect("a file");
+    }
+    let args = ["-t", "ext4", "-b", "4096", "-N", "512"];
+    let image = Image::mke2fs(&args, 12 << 20).with_folder(folder.path()).build();
+    let fill = image.beside("fill");
+    std::fs::write(&fill, vec![b'x'; 16 << 20]).expect("a file");
+    image.debugfs(&[&format!("write {} fill", fill.display())]);
+    for _ in 0..2 {
+        let _ = run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
+    }
+    let journal = image.debugfs(&["blocks <8>"]).text();
+    let first = journal.split_whitespace().find_map(|word| word.parse::<u64>().ok()).expect("a block");
+    image.debugfs(&[&format!("sif <11> block[5] {}", first + 1)]);
+    let mut bytes = image.bytes();
+    let report = fix(&mut bytes, Repair::All).expect("a repair");
+    assert_eq!(report.exit, exit::REPAIRED, "{:?}", report.problems);
+    let again = fix(&mut bytes, Repair::All).expect("a repair");
+    assert_eq!((again.exit, again.errors), (exit::CLEAN, 0), "{:?}", again.problems);
+    image.set_bytes(&bytes);
+    assert!(e2fsck(image.path()).clean);
 }

@@ -1,11 +1,13 @@
 //! Late writes that fail: data from the kernel's page cache, whose program has had its answer.
 //!
 //! The kernel drops such data and reports that only to msync(2), fsync(2) and, with `writeback_cache`, close(2). The
-//! files are recorded here, and reported when the volume is unmounted or becomes read-only. Not recorded is data
+//! files are recorded here, and reported when the volume is unmounted or becomes read-only, also where the program has
+//! written the data again: the kernel does not say what it dropped. Not recorded is data
 //!
 //! - of a transaction, which is then rolled back, and reports it;
-//! - of a file that became immutable or append-only, which refuses it by design;
-//! - of a file without a name: no program can read it later.
+//! - of a file that became immutable or append-only, which refuses it by design.
+//!
+//! Not reported is data of a file that has no name at the end: no program can read it later.
 
 use fs::{Error, InodeNo, Volume};
 use fuse_wire::{Caller, SYNC, SYNC_ONCE};
@@ -103,12 +105,17 @@ impl LateWrites {
         if matches!(why, Errno::PERM | Errno::STALE | Errno::CANCELED) || volume.is_member_of_current() {
             return None;
         }
-        let generation = volume.attributes_of(inode).ok().map(|a| a.generation);
+        let attributes = volume.attributes_of(inode);
+        if matches!(attributes, Err(Error::Stale(_) | Error::NotFound)) {
+            return None;
+        }
+        let generation = attributes.ok().map(|a| a.generation);
         let loss = Loss { inode, generation, why, reported: false };
+        // one without a name may still be linked
+        self.add(loss);
         if !has_name(volume, &loss) {
             return None;
         }
-        self.add(loss);
         let why = description(why);
         Some(format!("written data that the kernel passed on late could not be stored and is lost: {why}"))
     }
