@@ -358,11 +358,12 @@ fn verdicts_on_damaged_native_volumes() {
         ),
         (
             NativeState { intact: name(), ..state.clone() },
-            "roll back to the snapshot tuesday, which has no errors; changes since then are lost.",
+            "roll back to the snapshot tuesday, which has no errors; changes since then are lost. \
+             Where that is refused, restore the data from a backup.",
         ),
         (
             NativeState { intact: Some("before, it's".to_owned()), ..state.clone() },
-            r"roll back to the snapshot 'before, it'\''s', which has no errors; changes since then are lost.",
+            r"'before, it'\''s', which has no errors; changes since then are lost. Where that is refused, restore the data from a backup.",
         ),
         (
             NativeState { unreadable: true, mountable: Some("before, it's".to_owned()), ..state.clone() },
@@ -378,7 +379,7 @@ fn verdicts_on_damaged_native_volumes() {
             NativeState { unreadable: true, mountable: name(), ..state.clone() },
             "which can be mounted with `extant mount -o ro,snapshot=tuesday`.",
         ),
-        (NativeState { unreadable: true, ..state.clone() }, "restore the data from a backup."),
+        (NativeState { unreadable: true, ..state.clone() }, "reads, and restore the rest from a backup."),
         (
             NativeState { truncated: Some((786_432, 1_048_576)), ..state },
             "get a complete copy of it: the image has 786432 blocks, the volume 1048576.",

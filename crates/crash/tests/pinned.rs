@@ -415,7 +415,11 @@ fn block_of_the_newest(device: &MemoryDevice, in_snapshots: bool) -> u64 {
 fn the_verdict_names_a_snapshot_without_errors() {
     let intact = volume();
     for (in_snapshots, wanted) in [
-        (false, "roll back to the snapshot s1, which has no errors; changes since then are lost."),
+        (
+            false,
+            "roll back to the snapshot s1, which has no errors; changes since then are lost. Where that is refused, \
+             restore the data from a backup.",
+        ),
         (true, "all its snapshots have errors as well, so remove the damaged files, or copy the data off."),
     ] {
         let device = copy(&intact);

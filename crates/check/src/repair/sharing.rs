@@ -24,6 +24,8 @@ use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+/// Maximum number of times that the clusters of the volume are allocated for files that are cleared after all.
+const MOST_WASTED: u64 = 8;
 /// Maximum number of blocks that are copied at once.
 const COPIED: u64 = 256;
 
@@ -44,6 +46,7 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
         taken: Vec::new(),
         alone: Vec::new(),
         spare: Vec::new(),
+        wasted: 0,
         shared: HashMap::new(),
         attributes: HashMap::new(),
     };
@@ -134,6 +137,8 @@ struct Clones<'a, 'w> {
     alone: Vec<u64>,
     /// The blocks of files that were cleared, for the copies of others.
     spare: Vec<u64>,
+    /// The number of clusters that were allocated for files that were cleared.
+    wasted: u64,
     /// The blocks of the current file that are still to be copied: source and destination. Until then the blocks with
     /// other owners are not changed, and the copies not read.
     copies: Vec<(u64, u64)>,
@@ -206,7 +211,11 @@ impl Clones<'_, '_> {
                 self.released.add(places, 1);
             }
         }
-        self.spare.append(&mut self.taken);
+        // each of very many files may take all that is free, in vain
+        self.wasted += self.taken.len() as u64;
+        if self.wasted <= self.work.clusters() * MOST_WASTED {
+            self.spare.append(&mut self.taken);
+        }
         self.spare.append(&mut self.alone);
         if number == InodeNo::JOURNAL && number.get() == self.work.volume().disk.s_journal_inum.get() {
             return journal::discard(self.work);

@@ -327,7 +327,7 @@ impl<'a> Work<'a> {
         self.taken.borrow().iter().copied().collect()
     }
 
-    fn clusters(&self) -> u64 {
+    pub(super) fn clusters(&self) -> u64 {
         let geometry = &self.volume().geometry;
         let first = u64::from(geometry.first_data_block);
         let on_device = (self.device.geometry().len / u64::from(geometry.block_size)).min(geometry.blocks);
