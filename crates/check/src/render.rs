@@ -286,14 +286,14 @@ fn preening_suffices(report: &Report) -> bool {
             && !report.unlisted.contains_key(&problem.code)
             && empty.contains(&problem.inode)
     };
-    let is_native = report.format == NATIVE;
-    let of_superblock = |code| matches!(code, Code::NativeSuperblockDamaged | Code::NativeNotUnmounted);
+    // of a native volume it repairs the superblocks alone
+    let repaired = |problem: &Reported| {
+        let in_superblock = matches!(problem.code, Code::NativeSuperblockDamaged | Code::NativeNotUnmounted);
+        (in_superblock || report.format != NATIVE) && (problem.code.preen_safe() || is_cleared(problem))
+    };
     report.asked == Repair::No
         && !report.goes_back
-        && problems()
-            .filter(|problem| !problem.fixed && problem.severity >= Severity::Error)
-            .filter(|problem| !is_native || !of_superblock(problem.code) || !problem.code.preen_safe())
-            .all(|problem| !is_native && (problem.code.preen_safe() || is_cleared(problem)))
+        && problems().filter(|problem| !problem.fixed && problem.severity >= Severity::Error).all(repaired)
         && !problems().any(|problem| problem.code.is_read_from_a_copy())
 }
 

@@ -501,17 +501,22 @@ fn undo_on_signals(json: bool) -> Result<()> {
     Ok(())
 }
 
+/// Prints the figures, as text or as JSON.
+fn print_figures(json: bool, figures: &impl serde::Serialize, text: String) -> Result<u8> {
+    if json {
+        print_json(figures)?
+    } else {
+        print(&text)?
+    }
+    Ok(0)
+}
+
 impl Paper {
     fn run(&self) -> Result<u8> {
         let options =
             paper::Options { dir: self.dir.clone(), size: self.size, rounds: self.rounds.clone(), seed: self.seed };
         let figures = paper::run(&options, &|line| say(line))?;
-        if self.json {
-            print_json(&figures)?
-        } else {
-            print(&figures.text())?
-        }
-        Ok(0)
+        print_figures(self.json, &figures, figures.text())
     }
 }
 
@@ -519,12 +524,7 @@ impl Maps {
     fn run(&self) -> Result<u8> {
         let options = maps::Options { dir: self.dir.clone(), size: self.size, seed: self.seed };
         let figures = maps::run(&options, &|line| say(line))?;
-        if self.json {
-            print_json(&figures)?
-        } else {
-            print(&figures.text())?
-        }
-        Ok(0)
+        print_figures(self.json, &figures, figures.text())
     }
 }
 
@@ -532,12 +532,7 @@ impl Linked {
     fn run(&self) -> Result<u8> {
         let options = linked::Options { dir: self.dir.clone(), scale: self.scale, seed: self.seed };
         let figures = linked::run(&options, &|line| say(line))?;
-        if self.json {
-            print_json(&figures)?
-        } else {
-            print(&figures.text())?
-        }
-        Ok(0)
+        print_figures(self.json, &figures, figures.text())
     }
 }
 
@@ -545,12 +540,7 @@ impl Kero {
     fn run(&self) -> Result<u8> {
         let options = kero::Options { dir: self.dir.clone(), scale: self.scale, seed: self.seed };
         let figures = kero::run(&options, &|line| say(line))?;
-        if self.json {
-            print_json(&figures)?
-        } else {
-            print(&figures.text())?
-        }
-        Ok(0)
+        print_figures(self.json, &figures, figures.text())
     }
 }
 

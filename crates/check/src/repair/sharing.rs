@@ -6,8 +6,9 @@
 //! file are read and written by runs, once its map is known.
 //!
 //! A file for whose copies there is no space is cleared, as e2fsck does. Its claims do not count for the files after it,
-//! which use its blocks for their copies: so no more files are lost than necessary. A journal is discarded before any
-//! file, as a new one can be made.
+//! so they do not need copies because of it. A journal for whose copies there is no space is discarded instead, as a new
+//! one can be made. The blocks of a cleared file are not used before the next check: where the volume has no space for
+//! a redo log, blocks in use must not be overwritten by copies.
 
 use super::attributes;
 use super::journal;
@@ -44,7 +45,6 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
         copies: Vec::new(),
         counted: Vec::new(),
         taken: Vec::new(),
-        alone: Vec::new(),
         spare: Vec::new(),
         wasted: 0,
         shared: HashMap::new(),
@@ -133,9 +133,7 @@ struct Clones<'a, 'w> {
     counted: Vec<usize>,
     /// The clusters allocated for the current file.
     taken: Vec<u64>,
-    /// The content blocks of the current file that no other claims; not determined with bigalloc.
-    alone: Vec<u64>,
-    /// The blocks of files that were cleared, for the copies of others.
+    /// The clusters that were allocated for files that were cleared, for the copies of others.
     spare: Vec<u64>,
     /// The number of clusters that were allocated for files that were cleared.
     wasted: u64,
@@ -163,7 +161,6 @@ impl Clones<'_, '_> {
         self.shared.clear();
         self.counted.clear();
         self.taken.clear();
-        self.alone.clear();
         if number == InodeNo::RESIZE {
             return system_inodes::make_resize_inode(work);
         }
@@ -200,7 +197,7 @@ impl Clones<'_, '_> {
         self.copy()
     }
 
-    /// Clears the current file, for which there is no space; its claims count no more, and its blocks become spare.
+    /// Clears the current file, for which there is no space; its claims count no more.
     fn abandon(&mut self, number: InodeNo) -> Result<()> {
         self.copies.clear();
         for place in self.counted.drain(..) {
@@ -216,7 +213,6 @@ impl Clones<'_, '_> {
         if self.wasted <= self.work.clusters() * MOST_WASTED {
             self.spare.append(&mut self.taken);
         }
-        self.spare.append(&mut self.alone);
         if number == InodeNo::JOURNAL && number.get() == self.work.volume().disk.s_journal_inum.get() {
             return journal::discard(self.work);
         }
@@ -285,15 +281,8 @@ impl Clones<'_, '_> {
     fn separate_indirect(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
         let mut has_space = true;
         let work = self.work;
-        let ratio = work.volume().geometry.cluster_blocks;
         maps::edit_indirect(work, number, inode, &mut |pointer: Pointer| {
-            if !work.volume().contains(pointer.block) {
-                return Ok(pointer.block);
-            }
-            if pointer.level == 0 && ratio == 1 && self.singly_claimed(pointer.block, 1) > 0 {
-                self.alone.push(pointer.block);
-            }
-            if !has_space {
+            if !work.volume().contains(pointer.block) || !has_space {
                 return Ok(pointer.block);
             }
             if self.leads_into_metadata(&pointer)? {
@@ -346,10 +335,7 @@ impl Clones<'_, '_> {
                     0 => match self.decide(block, Some(extent.logical.get() + u64::from(done)))? {
                         Outcome::Stays => (block, 1),
                         Outcome::Goes(to) => (to, 1),
-                        Outcome::NoSpace => {
-                            self.collect_alone(&found.extents);
-                            return Ok(false);
-                        }
+                        Outcome::NoSpace => return Ok(false),
                     },
                     run => (block, run),
                 };
@@ -365,27 +351,7 @@ impl Clones<'_, '_> {
                 done += len;
             }
         }
-        let has_space = maps::write_extents(self.work, number, inode, &extents, &own)?;
-        if !has_space {
-            self.collect_alone(&found.extents);
-        }
-        Ok(has_space)
-    }
-
-    /// Determines the blocks of these extents that no other file claims.
-    fn collect_alone(&mut self, extents: &[Extent]) {
-        if self.work.volume().geometry.cluster_blocks != 1 {
-            return;
-        }
-        for extent in extents {
-            let mut done = 0;
-            while done < extent.len {
-                let block = extent.physical.get() + u64::from(done);
-                let run = self.singly_claimed(block, extent.len - done);
-                self.alone.extend(block..block + u64::from(run));
-                done += run.max(1);
-            }
-        }
+        maps::write_extents(self.work, number, inode, &extents, &own)
     }
 
     /// The number of blocks from `block` on, at most `most`, that have no other claim.

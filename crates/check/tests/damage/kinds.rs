@@ -177,8 +177,7 @@ fn every_problem_has_an_image_that_is_found_and_repaired() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Volumes on which the damage of a kind is another problem: with blocks of 8 KiB the inode chosen is one that has no
-/// such field in use, and in a hash tree of two levels the hash is that of an upper node.
+/// Volumes on which a check reports another problem for the damage of a kind.
 const OTHERWISE: [&str; 7] = [
     "ResizeInodeBad, seed 1, on -t ext2 -b 8192",
     "FirstMetaGroupTooLarge, seed 1, on -t ext2 -b 8192",
