@@ -17,9 +17,9 @@ use tar::Reader;
 /// Bytes in a block of an archive.
 const BLOCK: usize = 512;
 
-/// A tar archive. The checksums of headers are set right where the first byte says so. Promise: reading ends, returns
-/// no more data than there is, and a member's name, attributes and map take no more memory than the archive has bytes,
-/// but for the records that are for all.
+/// A tar archive. The checksums of headers are corrected if the first byte requests it. Guarantee: reading ends,
+/// returns no more data than there is, and a member's name, attributes and map take no more memory than the archive has
+/// bytes, but for the records that are for all.
 pub fn archive(data: &[u8]) {
     let Some((&flags, data)) = data.split_first() else { return };
     let mut bytes = data.to_vec();
@@ -42,8 +42,8 @@ pub fn archive(data: &[u8]) {
     }
 }
 
-/// A tar archive comes into a volume, as with `mkfs -d`; the first byte says into which one, and whether checksums of
-/// headers are set right. Promise: it ends, and whatever was in the archive, the volume is consistent.
+/// A tar archive comes into a volume, as with `mkfs -d`; the first byte selects it, and whether checksums of
+/// headers are corrected. Guarantee: it ends, and whatever was in the archive, the volume is consistent.
 pub fn fill(data: &[u8]) {
     let Some((&flags, data)) = data.split_first() else { return };
     let mut bytes = data.to_vec();

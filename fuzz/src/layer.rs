@@ -113,8 +113,8 @@ pub(crate) fn changes() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Any changes to a layer. Promise: no panic, and what is written and flushed behind an opening that succeeded is read
-/// then and after the next one.
+/// Any changes to a layer. Guarantee: no panic, and what is written and flushed behind an opening that succeeded is
+/// read then and after the next one.
 pub fn layer(data: &[u8]) {
     let Some((flags, changes)) = data.split_first() else { return };
     let mut bytes = device().to_vec();

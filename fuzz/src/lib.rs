@@ -1,10 +1,10 @@
-//! The fuzz targets: for each, a function that takes any bytes and panics only where a promise is broken.
+//! The fuzz targets: for each, a function that takes any bytes and panics only where a guarantee is violated.
 //!
 //! The functions are plain Rust: the programs in `fuzz_targets/` hand them to libFuzzer, and the tests here run them on
 //! every seed and on random changes of the seeds, so that `make test` notices a target that has gone stale.
 //!
-//! Parts of the program that are no library are compiled in here: `copy_in.rs`, `copy_in/` and `path_stack.rs` are links to
-//! its files, and `error_report.rs`, `output.rs` and `progress.rs` replace its modules that print.
+//! Parts of the program that are no library are compiled in here: `copy_in.rs`, `copy_in/` and `path_stack.rs` are
+//! links to its files, and `error_report.rs`, `output.rs` and `progress.rs` replace its modules that print.
 //!
 //! A checksum stops a random change at the door. So each target repairs, or does without, the checksums that stand
 //! before what it is after; the tests of the crates see to it that wrong checksums are refused.
@@ -92,7 +92,7 @@ pub const TARGETS: [Target; 21] = [
     Target { name: "text", run: text, seeds: text_parsers::texts },
 ];
 
-/// The 1 024 bytes of a superblock. Promise: an accepted geometry has every group, descriptor and inode table inside
+/// The 1 024 bytes of a superblock. Guarantee: an accepted geometry has every group, descriptor and inode table inside
 /// what its numbers can express, whatever group or inode is asked for.
 pub fn superblock(data: &[u8]) {
     let mut bytes = data.to_vec();
@@ -124,7 +124,7 @@ pub fn superblock(data: &[u8]) {
     std::hint::black_box(g.backup_groups().take(100).count());
 }
 
-/// A directory block: leaf, hash tree root or hash tree node. The first byte says what the volume is like. Promise:
+/// A directory block: leaf, hash tree root or hash tree node. The first byte selects the kind of volume. Guarantee:
 /// entries tile the block from its start, names lie inside it, and an index leads to as many blocks as it counts.
 pub fn directory_block(data: &[u8]) {
     let Some((&flags, block)) = data.split_first() else { return };
@@ -161,8 +161,8 @@ pub fn directory_block(data: &[u8]) {
 }
 
 /// A node of an extent tree. The first byte says whether it lies in an inode and, if that is known, how deep it must
-/// be. Promise: an accepted leaf has ascending runs that do not overlap and lie inside the volume; so have the children
-/// of a node.
+/// be. Guarantee: an accepted leaf has ascending runs that do not overlap and lie inside the volume; so have the
+/// children of a node.
 pub fn extent_tree(data: &[u8]) {
     const BLOCKS: u64 = 1 << 20;
     let Some((&flags, bytes)) = data.split_first() else { return };
@@ -188,7 +188,7 @@ pub fn extent_tree(data: &[u8]) {
     }
 }
 
-/// Extended attributes: a whole block, or with bit 0 of the first byte the space in an inode. Promise: every name
+/// Extended attributes: a whole block, or with bit 0 of the first byte the space in an inode. Guarantee: every name
 /// and every value that is marked as here lies inside, and what is listed is found.
 pub fn xattr(data: &[u8]) {
     let Some((&flags, bytes)) = data.split_first() else { return };
@@ -218,8 +218,8 @@ const BLOCK: usize = 1024;
 /// Blocks of the volume that the journals belong to.
 const VOLUME_BLOCKS: u64 = 4096;
 
-/// A whole journal with blocks of 1 KB: superblock, log, fast commits. Promise: recovery ends, names only blocks of the
-/// volume, and each of them can be read as it will be.
+/// A whole journal with blocks of 1 KB: superblock, log, fast commits. Guarantee: recovery ends, names only blocks of
+/// the volume, and each of them can be read as it will be.
 pub fn journal(data: &[u8]) {
     for record in jbd2::fast_commit::records(data) {
         std::hint::black_box(record.is_ok());
@@ -245,8 +245,8 @@ fn recover(data: &[u8]) -> Option<Recovered> {
     store::recovery::recover(&journal, VOLUME_BLOCKS).ok()
 }
 
-/// A message of the kernel to a FUSE server. Its first byte says what the session agreed on. Promise: what is read from
-/// it lies inside it, and names have no zero byte.
+/// A message of the kernel to a FUSE server. Its first byte is the negotiated state of the session. Guarantee: what is
+/// read from it lies inside it, and names have no zero byte.
 pub fn fuse_request(data: &[u8]) {
     let Some((&flags, message)) = data.split_first() else { return };
     let features = if flags & 1 != 0 { Features::SETXATTR_EXT } else { Features::empty() };

@@ -22,8 +22,8 @@ pub fn lists() -> Vec<Vec<u8>> {
     vec![empty.encode(), full.encode(), redo.encode()]
 }
 
-/// An area of the list. Promise: what is accepted is written back as it was, and takes no more memory than the area
-/// has. The checksum is set right first, so that what it covers is read.
+/// An area of the list. Guarantee: an accepted area is written back unchanged, and takes no more memory than the area
+/// has. The checksum is corrected first, so that the bytes it covers are read.
 pub fn linked_list(data: &[u8]) {
     let mut area = data.to_vec();
     set_checksum(&mut area);

@@ -53,7 +53,7 @@ pub(crate) fn conversations() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Any bytes from a client. Promise: no panic, no waiting for more than there is, and a read-only export does not
+/// Any bytes from a client. Guarantee: no panic, no waiting for more than there is, and a read-only export does not
 /// change.
 pub fn nbd(data: &[u8]) {
     let Some((flags, mut input)) = data.split_first() else { return };

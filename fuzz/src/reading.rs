@@ -49,9 +49,9 @@ struct Budget {
     content: u64,
 }
 
-/// A changed volume is opened for reading, its tree walked, and everything in it read, up to a limit. Promise: it ends,
-/// writes nothing, and asks the device for no more than a few times the bytes that the volume has and that were read;
-/// errors are those of single files. An unchanged volume causes no error.
+/// A changed volume is opened for reading, its tree walked, and everything in it read, up to a limit. Guarantee: it
+/// ends, writes nothing, and asks the device for no more than a few times the bytes that the volume has and that were
+/// read; errors are those of single files. An unchanged volume causes no error.
 pub fn read(data: &[u8]) {
     let Some((bytes, unchanged)) = changed(data) else { return };
     let len = bytes.len() as u64;

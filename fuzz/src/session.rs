@@ -141,7 +141,7 @@ pub(crate) fn sequences() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A session of many requests. Promise: each is answered by what fits the request, no request waits for ever, nothing
+/// A session of many requests. Guarantee: each is answered by what fits the request, no request waits for ever, nothing
 /// panics, the session ends well, and the volume is consistent then.
 pub fn session(data: &[u8]) {
     run(data);

@@ -52,7 +52,7 @@ fn written(maps: &SpaceMaps) -> (Head, Vec<u8>) {
     (head, tree)
 }
 
-/// One of each: a head, a block of the log, a tree. The first byte says which.
+/// One of each: a head, a block of the log, a tree. The first byte selects it.
 pub fn space_maps() -> Vec<Vec<u8>> {
     let maps = maps();
     let (head, tree) = written(&maps);
@@ -64,7 +64,7 @@ pub fn space_maps() -> Vec<Vec<u8>> {
     (0u8..).zip([heads, logged, tree]).map(|(kind, bytes)| [&[kind], &bytes[..]].concat()).collect()
 }
 
-/// Promise: what is accepted is as its type guarantees, and is written back as it was. Checksums are set right first,
+/// Guarantee: what is accepted is as its type guarantees, and is written back as it was. Checksums are corrected first,
 /// so that what they cover is read.
 pub fn space_map(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else { return };

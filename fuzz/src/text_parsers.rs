@@ -28,7 +28,7 @@ pub(crate) fn texts() -> Vec<Vec<u8>> {
     vec![with(0, conf), with(1, mount), with(2, mount), with(3, info), with(4, features)]
 }
 
-/// A text for one of the parsers. Promise: it is understood or refused with one sentence.
+/// A text for one of the parsers. Guarantee: it is understood or refused with one sentence.
 pub fn text(data: &[u8]) {
     let Some((&parser, bytes)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(bytes);

@@ -1,4 +1,4 @@
-//! Undo files. An input is one byte, what was done to the device and whether the file's checksum is set right, and then
+//! Undo files. An input is one byte, what was done to the device and whether the file's checksum is corrected, and then
 //! the bytes of an undo file.
 
 use blockdev::{BlockDevice, MemoryDevice, undo as file};
@@ -39,7 +39,7 @@ pub(crate) fn files() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Any bytes as an undo file, for a device to which the first of three changes were made. Promise: a file that is
+/// Any bytes as an undo file, for a device to which the first of three changes were made. Guarantee: a file that is
 /// refused changes nothing, and one that was not forged restores the content from before.
 pub fn undo(data: &[u8]) {
     let Some((flags, bytes)) = data.split_first() else { return };

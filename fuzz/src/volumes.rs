@@ -1,7 +1,7 @@
 //! The whole checker, and its repair. Their inputs are not volumes but changes to one: a few bytes that libFuzzer can
 //! mutate with effect, where a volume is megabytes of which nearly none matter.
 //!
-//! An input is two bytes (which volume; whether checksums are set right afterwards, and which) and then changes of
+//! An input is two bytes (which volume; whether checksums are corrected afterwards, and which) and then changes of
 //! eight bytes each: three for the place among the bytes of the volume's metadata, one for what to do, four for a
 //! value.
 
@@ -15,7 +15,7 @@ use testkit::Rng;
 
 /// Bytes of a change.
 pub(crate) const CHANGE: usize = 8;
-/// In the second byte of an input: the checksums that sum up others are set right where the changed volume says they
+/// In the second byte of an input: the checksums that sum up others are corrected where the changed volume says they
 /// are.
 const REPAIR: u8 = 1;
 /// All of them are, where they are on the unchanged volume.
@@ -23,7 +23,7 @@ const SET_CHECKSUMS: u8 = 2;
 /// In what a change does: it is one by chance, to a field of a structure.
 const FIELD: u8 = 0x80;
 
-/// Inputs to start from: each volume unchanged, and with one to eight changes and its checksums set right.
+/// Inputs to start from: each volume unchanged, and with one to eight changes and its checksums corrected.
 pub(crate) fn patches() -> Vec<Vec<u8>> {
     let mut rng = Rng::new(1);
     let mut seeds = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) fn changed(data: &[u8]) -> Option<(Vec<u8>, bool)> {
     Some((bytes, unchanged))
 }
 
-/// A volume with some of its metadata changed. Promise: the checker comes to an end and reports what it found; an
+/// A volume with some of its metadata changed. Guarantee: the checker comes to an end and reports what it found; an
 /// unchanged volume has no errors.
 pub fn check(data: &[u8]) {
     let Some((bytes, unchanged)) = changed(data) else { return };
@@ -83,9 +83,9 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// A volume with some of its metadata changed is repaired. Promise: the repair comes to an end; where it says that all
-/// is repaired a check finds nothing, and where it refuses it has written nothing but what an unfinished repair left to
-/// do.
+/// A volume with some of its metadata changed is repaired. Guarantee: the repair comes to an end; where it says that
+/// all is repaired a check finds nothing, and where it refuses it has written nothing but what an unfinished repair
+/// left to do.
 pub fn repair(data: &[u8]) {
     let Some((bytes, unchanged)) = changed(data) else { return };
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_vec(bytes));
@@ -113,8 +113,8 @@ fn repaired(bytes: Vec<u8>) -> (Result<check::report::Report, check::Refusal>, V
 }
 
 /// A repair is interrupted. The first four bytes say where: behind which write, and how much of the next one is there.
-/// Promise: where the whole repair leaves a consistent volume, and had space for its redo log, the next one ends at the
-/// very same bytes.
+/// Guarantee: where the whole repair leaves a consistent volume, and had space for its redo log, the next one ends at
+/// the very same bytes.
 pub fn repair_cut(data: &[u8]) {
     let Some((&[w0, w1, s0, s1], input)) = data.split_first_chunk() else { return };
     let Some((bytes, _)) = changed(input) else { return };
@@ -166,7 +166,7 @@ fn as_of(before: &[u8], log: &Log, at: usize, sectors: u64) -> Vec<u8> {
     state
 }
 
-/// A repair with an undo file. Promise: the file restores every byte, and without a file nothing was changed.
+/// A repair with an undo file. Guarantee: the file restores every byte, and without a file nothing was changed.
 pub fn repair_undo(data: &[u8]) {
     let Some((bytes, _)) = changed(data) else { return };
     let folder = tempdir().expect("a temporary folder");

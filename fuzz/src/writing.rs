@@ -62,7 +62,7 @@ fn is_clean(device: &MemoryDevice) -> bool {
     check::check("volume", device, &options, &()).is_ok_and(|report| report.clean)
 }
 
-/// A changed volume is opened for writing and worked on. Promise: it ends; and where the checker finds nothing wrong
+/// A changed volume is opened for writing and worked on. Guarantee: it ends; and where the checker finds nothing wrong
 /// before, every operation is done or refused, the volume can be unmounted, and the checker finds nothing wrong behind
 /// it.
 pub fn write(data: &[u8]) {

@@ -9,6 +9,7 @@
 //! | `figures` | figures of all peers for the same work |
 //! | `statistics` | [`Spread`]: median with extremes, ratios pair by pair |
 //! | `interruption` | what to undo where a signal ends a benchmark |
+//! | `cache` | the page cache, emptied of one file |
 //! | `process` | a sample that is a child process: time, CPU, resident memory |
 //! | `cpu` | CPU time of this process and of the server of a mount |
 //! | `processors` | the processors that the work runs on |

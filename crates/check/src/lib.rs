@@ -9,10 +9,10 @@
 //! | `phases` | what each phase checks |
 //! | `scan` | reading in disk order; the rounds, one per tree level; what they find and how often they claim |
 //! | `volume`, `context`, `inode_records`, `claims` | what the phases share: what is known of each inode and block |
-//! | `system_zone`, `system_inode` | the volume's own blocks and files |
+//! | `system_zone`, `system_inode`, `space_maps` | the volume's own blocks and files; its space maps |
 //! | `native` | native volumes: the metadata map, and the check of each version above it |
 //! | `table`, `problem`, `report`, `render`, `paths` | what can be wrong, what was, and how it is reported |
-//! | `problem_settings` | what an administrator has laid down for single problems |
+//! | `problem_settings` | an administrator's settings for single problems |
 //! | `repair`, `redo`, `undo` | what is repaired, in memory first; how it reaches the device; how it is reverted |
 //! | `estimate` | how long a check will take |
 //! | `memory` | the memory that a check needs and the machine has |

@@ -1,9 +1,9 @@
-//! The administrator's rules for single problems, as in the `[problems]` stanzas of e2fsck.conf.
+//! The administrator's settings for single problems, as in the `[problems]` stanzas of e2fsck.conf.
 
 use crate::table::{Code, Fixer, Preen, Severity};
 use std::collections::BTreeMap;
 
-/// The rule for one problem; where it is empty, the table decides.
+/// The settings for one problem; where they are empty, the table decides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProblemSetting {
     /// Whether `-p` may repair it (`preen_ok`).
@@ -14,12 +14,12 @@ pub struct ProblemSetting {
     pub not_a_fix: Option<bool>,
 }
 
-/// The rules by problem.
+/// The settings by problem.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProblemSettings(BTreeMap<Code, ProblemSetting>);
 
 impl ProblemSettings {
-    /// The rule of a problem, for changes.
+    /// The settings of a problem, for changes.
     pub fn of(&mut self, code: Code) -> &mut ProblemSetting {
         self.0.entry(code).or_default()
     }
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(rules.preen(Code::LinkCountWrong), Preen::Stops);
         assert_eq!(rules.preen(Code::DirectoryUnconnected), Preen::Fixes);
         assert!(rules.never(Code::LinkCountWrong) && !rules.any_fix(&[Code::LinkCountWrong]));
-        // advice is skipped unless a rule says to stop there
+        // advice is skipped unless a setting requires a stop there
         assert!(rules.preen_leaves(Code::MinExtraSizeWrong));
         rules.of(Code::MinExtraSizeWrong).preen = Some(false);
         assert!(!rules.preen_leaves(Code::MinExtraSizeWrong));

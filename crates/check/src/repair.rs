@@ -15,7 +15,7 @@
 //! | `work` | common functions: blocks, inodes, free space |
 //! | `stopping` | none: where `-p` stops, and what it reports then |
 //! | `replay`, `journal`, `orphans`, `release`, `system_inodes` | pending work of the volume, and its system inodes |
-//! | `superblock`, `descriptors`, `bitmaps`, `space_maps`, `quota` | counts and locations |
+//! | `superblock`, `descriptors`, `copies`, `bitmaps`, `space_maps`, `quota` | counts and locations |
 //! | `convert` | not a repair: converts block bitmaps into space maps, and back |
 //! | `inodes`, `maps`, `attributes`, `inline` | inodes |
 //! | `sharing` | multiply-claimed blocks |

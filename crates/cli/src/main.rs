@@ -5,7 +5,7 @@
 //! | `check`, `info`, `ls`, `tree`, `stat`, `cat`, `get`, … | one command each: flags, help, implementation |
 //! | `source` | DEVICE: opens a volume and finds files on it |
 //! | `file_meta`, `output` | the metadata of a file, in text and in JSON |
-//! | `failure` | errors: one sentence, an exit status |
+//! | `error_report` | errors: one sentence, an exit status |
 //! | `progress` | a bar with the remaining time |
 //! | `allocator` | the program's memory allocator |
 //! | `multicall` | `fsck.ext4`, `mount.extant` and other names of this program |

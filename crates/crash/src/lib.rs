@@ -8,12 +8,12 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`op`] | operations and workloads, as values and in text form |
-//! | [`generate`], [`papers`], [`full`], [`mod@minimise`] | the sources of workloads, and their minimization |
+//! | [`generate`], [`paper_workloads`], [`full_volume`], [`mod@minimise`] | sources of workloads; minimization |
 //! | [`model`] | the file system in memory that defines the expected content |
 //! | [`history`], [`guarantee`] | operations and durable states, and the guarantee of each mode for them |
 //! | [`enumerate`] | the states of a log |
-//! | [`system`], [`ext`], [`directory`] | systems under test; the library in each mode; a mounted directory |
-//! | [`play`] | one operation, on a mounted volume and on the model |
+//! | [`system`], [`extant_system`], [`directory`] | systems under test; the library in each mode; a mounted directory |
+//! | [`execute`], [`read_state`] | operations carried out on a system; its content read back |
 //! | [`explore`], [`campaign`] | one workload; many, on all cores |
 //! | [`faults`] | one workload on a device whose n-th request fails |
 #![forbid(unsafe_code)]

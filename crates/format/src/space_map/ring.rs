@@ -98,7 +98,7 @@ impl RingBlock {
     /// Reads the block at `place` of the ring, counted from its start; `None` for one that was never written.
     ///
     /// # Errors
-    /// `Corrupt`, for whatever the type promises.
+    /// `Corrupt` if a guarantee of the type does not hold.
     pub fn parse(block: &[u8], maps: &SpaceMaps, place: u64) -> Result<Option<Self>> {
         let bad = |what| Error::corrupt(Structure::SpaceMap, what);
         if !block.is_empty() && block.iter().all(|byte| *byte == 0) {

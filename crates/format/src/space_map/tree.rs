@@ -101,7 +101,7 @@ impl Tree {
     /// Reads a tree from the bytes of the head's valid location, at least as many as its length.
     ///
     /// # Errors
-    /// `Corrupt`, for whatever the type promises.
+    /// `Corrupt` if a guarantee of the type does not hold.
     pub fn parse(place: &[u8], maps: &SpaceMaps, head: &Head) -> Result<Self> {
         let bad = |what| Error::corrupt(Structure::SpaceMap, what);
         let bytes = place.get(..head.length as usize).ok_or_else(|| bad("a tree is cut short"))?;
