@@ -12,8 +12,10 @@
 //! content reach the disk, as there is no page cache. A generation closes after an amount of work, a 16th of the log.
 //!
 //! There are three volumes on the layer: on a device that was empty, where blank blocks are written in place; the same
-//! with a log of a 16th, which wraps; and on a device that was in use, where all content goes to the log. The journals
-//! are as long as the log. Except for the look-ups, which take the machine's time, the result depends on the seed alone.
+//! with a log of a 16th, which wraps; and on a device that was in use, where all content goes to the log. Each ext3 has
+//! a journal as long as the log and one as long as the short log, which is the usual length on such a device; a layer is
+//! compared with those of its length. The paper compares a log longer than all content with journals of the usual
+//! length. Except for the look-ups, which take the machine's time, the result depends on the seed alone.
 
 mod device;
 mod full_log;

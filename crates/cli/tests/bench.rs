@@ -300,7 +300,7 @@ fn the_papers_work_on_a_kero_layer_is_measured_beside_ext3() {
     let figures = json(&extant(&["bench", "kero", "--scale", "0.001", "--dir", text(folder.path()), "--json"]));
     let work = figures["work"].as_array().expect("work");
     let peers: std::collections::BTreeSet<_> = work.iter().map(|row| row["peer"].as_str().expect("a peer")).collect();
-    assert!(peers.len() == 6 && work.len().is_multiple_of(6) && peers.contains("ext3 ordered"), "{peers:?}");
+    assert!(peers.len() == 8 && work.len().is_multiple_of(8) && peers.contains("ext3 ordered"), "{peers:?}");
     for row in work {
         let on_layer = row["peer"].as_str().is_some_and(|peer| peer.contains("Kero"));
         assert_eq!(row["layer"].is_object(), on_layer, "{row}");

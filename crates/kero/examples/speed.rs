@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blockdev::{BlockDevice, FileDevice, OpenOptions};
-use extant_kero::{BLOCK, FormatOptions, Kero, Options, drain, format};
+use extant_kero::{BLOCK, FormatOptions, Gap, Kero, Options, drain, format};
 use simdev::{Model, Parameters};
 
 const BYTES: usize = BLOCK as usize;
@@ -27,10 +27,10 @@ fn disk(path: &Path, make: bool) -> Outcome<Disk> {
     Ok(Model::new(file, &Parameters::named("hdd")?)?)
 }
 
-fn layer(path: &Path, empty: bool) -> Outcome<Kero<Disk>> {
+fn layer(path: &Path, empty: bool, gap: Gap) -> Outcome<Kero<Disk>> {
     let disk = disk(path, true)?;
     format(&disk, &FormatOptions { log: Some(LOG), empty, ..FormatOptions::default() })?;
-    Ok(Kero::open(disk, Options::default())?)
+    Ok(Kero::open(disk, Options { gap, ..Options::default() })?)
 }
 
 fn seconds(time: Duration) -> f64 {
@@ -72,7 +72,7 @@ fn writes(path: &Path) -> Outcome<()> {
         random(&plain, count, group, 1)?;
         let in_place = seconds(plain.clock() - begun) / count as f64;
         drop(plain);
-        let kero = layer(path, false)?;
+        let kero = layer(path, false, Gap::Measured)?;
         random(&kero, 64, 1, 7)?;
         let (begun, before) = (kero.device().clock(), kero.stats());
         random(&kero, count, group, 1)?;
@@ -88,7 +88,7 @@ fn writes(path: &Path) -> Outcome<()> {
     }
 
     println!("4 KiB random writes in groups of 8 until the log has been written three times:");
-    let kero = layer(path, false)?;
+    let kero = layer(path, false, Gap::Measured)?;
     let begun = kero.device().clock();
     let (mut last, mut lap, mut count) = (begun, 0, 0);
     while lap < 3 {
@@ -131,7 +131,7 @@ fn opened(path: &Path, what: &str) -> Outcome<Kero<Disk>> {
 
 fn opening(path: &Path) -> Outcome<()> {
     for group in [64, 1, 1024] {
-        let kero = layer(path, false)?;
+        let kero = layer(path, false, Gap::Fixed(0))?;
         let mut numbers = fastrand::Rng::with_seed(group);
         // full, and then as far after a checkpoint as possible: the size of each group is known
         let blocks = group + group / 255 + 1;

@@ -16,6 +16,7 @@ use blockdev::{BlockDevice, Extent, Geometry, OpenOptions, Read, Scheme};
 
 use crate::device::{Kero, Options};
 use crate::error::{Error, Result};
+use crate::gap::Gap;
 use crate::joined::Joined;
 
 /// The interval of checks for work, while there is any.
@@ -132,7 +133,7 @@ impl Background {
     /// # Errors
     /// Those of [`Kero::open`].
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
-        let options = Options { by_time: true, ..options };
+        let options = Options { by_time: true, gap: Gap::Measured, ..options };
         let kero = Arc::new(Kero::open(device, options)?);
         let calls = Arc::new(Calls::new());
         let worker = if kero.geometry().read_only {

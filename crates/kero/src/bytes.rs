@@ -13,8 +13,10 @@ pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"KeroSupr";
 pub const PLACEHOLDER_MAGIC: [u8; 8] = *b"KeroHere";
 /// `r_magic`.
 pub const RECORD_MAGIC: [u8; 8] = *b"KeroReco";
-/// The version of the format.
-pub const VERSION: u32 = 1;
+/// The version of the format. In version 1 each record directly follows the last one.
+pub const VERSION: u32 = 2;
+/// The version of placeholders.
+pub const PLACEHOLDER_VERSION: u32 = 1;
 /// Numbers of groups, records and superblocks stay below this: enough for one each nanosecond for a century.
 const MOST: u64 = 1 << 62;
 /// The maximum number of entries of one record.
@@ -66,7 +68,7 @@ disk_struct! {
         0x00 s_magic: [u8; 8],
         /// the layer's UUID, set by format
         0x08 s_uuid: [u8; 16],
-        /// 1
+        /// 2; while one of the superblocks has 1, there are no gaps between records
         0x18 s_version: U32,
         /// 1 being formatted, 2 in use, 3 being removed
         0x1C s_state: U32,
@@ -186,6 +188,8 @@ pub enum Phase {
 /// The content of a valid superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Superblock {
+    /// The version of the format, at most [`VERSION`].
+    pub version: u32,
     /// The layer's UUID.
     pub uuid: [u8; 16],
     /// The state of the layer.
@@ -218,7 +222,7 @@ impl Superblock {
         let mut disk = DiskSuperblock {
             s_magic: SUPERBLOCK_MAGIC,
             s_uuid: self.uuid,
-            s_version: VERSION.into(),
+            s_version: self.version.into(),
             s_state: U32::new(state),
             s_generation: self.generation.into(),
             s_blocks: self.layout.blocks.into(),
@@ -250,7 +254,8 @@ impl Superblock {
         if sector_checksum(disk.as_bytes()) != disk.s_checksum.get() {
             return Err("superblock with a wrong checksum");
         }
-        if disk.s_version.get() != VERSION {
+        let version = disk.s_version.get();
+        if !(1..=VERSION).contains(&version) {
             return Err("superblock of an unknown version");
         }
         let phase = match disk.s_state.get() {
@@ -271,6 +276,7 @@ impl Superblock {
             return Err("superblock whose checkpoint is beyond the log");
         }
         Ok(Self {
+            version,
             uuid: disk.s_uuid,
             phase,
             generation: disk.s_generation.get(),
@@ -307,7 +313,7 @@ impl Placeholder {
         let mut disk = DiskPlaceholder {
             p_magic: PLACEHOLDER_MAGIC,
             p_uuid: self.uuid,
-            p_version: VERSION.into(),
+            p_version: PLACEHOLDER_VERSION.into(),
             p_block: self.block.into(),
             p_blocks: self.blocks.into(),
             p_superblock_a: a.into(),
@@ -327,7 +333,7 @@ impl Placeholder {
         let (disk, _) = DiskPlaceholder::read_from_prefix(bytes).ok()?;
         let right = disk.p_magic == PLACEHOLDER_MAGIC
             && sector_checksum(disk.as_bytes()) == disk.p_checksum.get()
-            && disk.p_version.get() == VERSION
+            && disk.p_version.get() == PLACEHOLDER_VERSION
             && disk.p_block.get() == block;
         right.then_some(Self {
             uuid: disk.p_uuid,

@@ -7,14 +7,16 @@
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blockdev::{BlockDevice, Extent, Geometry, Op, Read, Write};
 
-use crate::bytes::{Phase, Placeholder, Superblock};
-use crate::error::{Corrupt, Error, Result};
+use crate::bytes::{Phase, VERSION};
+use crate::error::{Error, Result};
+use crate::gap::{Gap, Gaps};
 use crate::group::{NumberSet, Open, device_runs};
 use crate::layout::{BLOCK, Layout, MIB};
+use crate::locate::{Located, locate};
 use crate::mutant::Mutant;
 use crate::recover::recover;
 use crate::ring::Ring;
@@ -29,6 +31,8 @@ pub struct Options {
     pub force: bool,
     /// A block that is written again within this time is hot.
     pub hot: Duration,
+    /// The unused blocks of the log before a group.
+    pub gap: Gap,
     /// [`Kero::tick`] ends groups. Then the writes between two flushes may survive in part, and the geometry guarantees
     /// no group.
     pub by_time: bool,
@@ -47,6 +51,7 @@ impl Default for Options {
             read_only: false,
             force: false,
             hot: Duration::from_secs(30),
+            gap: Gap::Fixed(0),
             by_time: false,
             quiet: Duration::from_secs(1),
             age: Duration::from_secs(5),
@@ -127,6 +132,8 @@ pub struct Kero<D> {
     options: Options,
     read_only: bool,
     layout: Layout,
+    /// The moment from which times are measured.
+    opened: Instant,
     log: Mutex<()>,
     state: RwLock<State>,
     /// The number of completed writes in place, for threads that wait for one.
@@ -143,89 +150,6 @@ enum Step {
     Heavy,
     /// A write of a part of a block that is being written in place as a whole.
     InFlight,
-}
-
-/// The superblocks of a device with a layer, and the newest of them.
-#[derive(Debug)]
-pub(crate) struct Located {
-    pub(crate) superblocks: [Option<Superblock>; 2],
-    pub(crate) newest: Superblock,
-}
-
-/// Finds the layer of a device by its placeholder.
-pub(crate) fn locate(device: &dyn BlockDevice, force: bool) -> Result<Located> {
-    let blocks = device.geometry().len / BLOCK;
-    if blocks < 2 {
-        return Err(Error::NotFormatted);
-    }
-    let read = |block: u64| {
-        let mut bytes = vec![0; BLOCK as usize];
-        device.read(block * BLOCK, &mut bytes).map(|()| bytes)
-    };
-    let Some(placeholder) = Placeholder::parse(&read(0)?, 0) else {
-        // the second superblock is the last block of a device whose length has not changed
-        return match Superblock::parse(&read(blocks - 1)?) {
-            Ok(last) if last.phase == Phase::Active && last.layout.blocks == blocks => {
-                if force {
-                    superblocks_at(device, last.layout.superblocks())
-                } else {
-                    Err(Error::PlaceholderGone { block: 0 })
-                }
-            }
-            _ => Err(Error::NotFormatted),
-        };
-    };
-    if placeholder.split > 0 && placeholder.split >= blocks {
-        return Err(Error::LogElsewhere);
-    }
-    if placeholder.blocks > blocks || placeholder.superblocks.iter().any(|block| *block >= blocks) {
-        return Err(Error::Shortened {
-            device: device.geometry().len,
-            expected: placeholder.blocks.saturating_mul(BLOCK),
-        });
-    }
-    // a separate log device may contain another layer's log, or none
-    let elsewhere = placeholder.split > 0;
-    let mut located = superblocks_at(device, placeholder.superblocks).map_err(|error| match error {
-        Error::Corrupt(_) if elsewhere => Error::WrongLog,
-        error => error,
-    })?;
-    for superblock in &mut located.superblocks {
-        *superblock = superblock.filter(|superblock| superblock.uuid == placeholder.uuid);
-    }
-    if located.newest.uuid != placeholder.uuid && elsewhere {
-        return Err(Error::WrongLog);
-    }
-    if located.newest.uuid != placeholder.uuid {
-        return Err(Corrupt { what: "superblocks of another layer", offset: placeholder.superblocks[0] * BLOCK }.into());
-    }
-    let other = Placeholder::parse(&read(16)?, 16).filter(|other| other.uuid == placeholder.uuid);
-    if other.is_none() && located.newest.phase == Phase::Active && !force {
-        return Err(Error::PlaceholderGone { block: 16 });
-    }
-    Ok(located)
-}
-
-fn superblocks_at(device: &dyn BlockDevice, at: [u64; 2]) -> Result<Located> {
-    let mut superblocks = [None, None];
-    let mut refused = "no superblock";
-    for (found, block) in superblocks.iter_mut().zip(at) {
-        let mut bytes = vec![0; BLOCK as usize];
-        device.read(block * BLOCK, &mut bytes)?;
-        match Superblock::parse(&bytes) {
-            Ok(superblock) if superblock.layout.superblocks() == at => *found = Some(superblock),
-            Ok(_) => refused = "superblock whose location differs from the placeholder",
-            Err(what) => refused = what,
-        }
-    }
-    if let [Some(a), Some(b)] = superblocks
-        && (a.uuid != b.uuid || a.layout != b.layout)
-    {
-        return Err(Corrupt { what: "superblock that contradicts the other one", offset: at[0] * BLOCK }.into());
-    }
-    let newest = superblocks.iter().flatten().max_by_key(|superblock| superblock.generation).copied();
-    let newest = newest.ok_or(Corrupt { what: refused, offset: at[0] * BLOCK })?;
-    Ok(Located { superblocks, newest })
 }
 
 impl<D: BlockDevice> Kero<D> {
@@ -266,6 +190,9 @@ impl<D: BlockDevice> Kero<D> {
             table: found.table,
             ring,
             open: Open::default(),
+            gaps: Gaps::new(options.gap, &layout),
+            continued: false,
+            older_version: located.superblocks.iter().flatten().any(|superblock| superblock.version < VERSION),
             sequence: found.sequence,
             group: found.group,
             epoch: fastrand::u64(..),
@@ -290,6 +217,7 @@ impl<D: BlockDevice> Kero<D> {
             options,
             read_only,
             layout,
+            opened: Instant::now(),
             log: Mutex::new(()),
             state: RwLock::new(state),
             landed: Mutex::new(0),
@@ -408,16 +336,24 @@ impl<D: BlockDevice> Kero<D> {
             let cost = state.open.cost(&self.layout);
             state.ensure_space(&self.device, cost)?;
         }
-        state.write_pending(&self.device, true)?;
+        let begun = self.clock();
+        let blocks = state.write_pending(&self.device, true)?;
         drop(state);
         let flushed = self.device.flush().map_err(Error::from);
+        let time = self.clock().saturating_sub(begun);
         let mut state = self.exclusive();
         state.fail(flushed)?;
+        state.gaps.measured(time, blocks);
         state.durable(&self.device);
         if state.checkpoint_is_due() {
             state.checkpoint(&self.device)?;
         }
         Ok(())
+    }
+
+    /// The time since a fixed moment; that of the model, if the device is one.
+    fn clock(&self) -> Duration {
+        self.device.virtual_clock().unwrap_or_else(|| self.opened.elapsed())
     }
 
     /// Writes pending changes to the log if there are many, and ends the group if they would not fit.
@@ -440,7 +376,10 @@ impl<D: BlockDevice> Kero<D> {
             // and as much more as one step may add before the next check
             state.ensure_space(&self.device, limit + limit / 2)?;
         }
-        state.write_pending(&self.device, false)
+        let written = state.write_pending(&self.device, false).map(drop);
+        // the time of a group with several parts says nothing about its gap
+        state.gaps.not_used();
+        written
     }
 
     /// Moves up to `budget` blocks of 4 KiB home, or appends hot ones again; these changes become durable with the next

@@ -5,8 +5,10 @@
 //!    group that drops the entry. To free space, many blocks move at once: they are flushed first, and then dropped.
 //! 2. When half a lap or less remains before the head reaches them, cold blocks move home and hot ones are appended
 //!    again, when the layer is idle ([`idle`](crate::Kero::idle)).
-//! 3. When a fifth of a lap remains, all move home before a group is written: in a group of their own, after the newest
-//!    durable one, so that no group of the caller is split.
+//! 3. When less than a fifth of a lap remains, all blocks in that fifth move home before a group is written, and the
+//!    cold ones in the next part of the log with them: the more blocks at once, the shorter the way of a disk's arm from
+//!    one to the next. They have a group of their own, after the newest durable one, so that no group of the caller is
+//!    split.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +30,7 @@ type Contents = BTreeMap<u32, Box<[u8]>>;
 impl State {
     /// The number of blocks of the log that groups never use: for two checkpoints, and for moving blocks home.
     fn reserve(&self) -> u32 {
-        2 * self.layout.checkpoint_cost() + 4 + self.layout.segment
+        2 * self.layout.checkpoint_cost() + 4 + self.layout.segment + self.gaps.most()
     }
 
     /// Ensures that a group of `cost` blocks fits, and that a fifth of the log is free. All groups must be durable, no
@@ -47,8 +49,9 @@ impl State {
                 break;
             }
             if self.ring.blocked().is_some() {
-                let segments = self.ring.within(wanted);
-                if self.clean(device, &segments)? > 0 {
+                let needed = self.ring.within(wanted).len();
+                let segments = self.ring.within(wanted.max(self.layout.log / 2));
+                if self.clean(device, &segments, needed)? > 0 {
                     continue;
                 }
             }
@@ -64,10 +67,11 @@ impl State {
         Ok(())
     }
 
-    /// Moves everything in these segments home, in a group of its own, and returns the number of entries for that.
-    pub(crate) fn clean(&mut self, device: &dyn BlockDevice, segments: &[u32]) -> Result<usize> {
+    /// Moves everything in the first `needed` of these segments home, and cold blocks in the others, in a group of its
+    /// own, and returns the number of entries for that.
+    pub(crate) fn clean(&mut self, device: &dyn BlockDevice, segments: &[u32], needed: usize) -> Result<usize> {
         let mut early = BTreeMap::new();
-        let done = self.try_clean(device, segments, &mut early);
+        let done = self.try_clean(device, segments, needed, &mut early);
         if done.is_err() {
             // the blocks are at home nevertheless: reads still work
             self.open.homes.extend(early);
@@ -79,17 +83,23 @@ impl State {
         &mut self,
         device: &dyn BlockDevice,
         segments: &[u32],
+        needed: usize,
         early: &mut BTreeMap<u32, u32>,
     ) -> Result<usize> {
         let (mut moved, mut again, mut meta) = (Vec::new(), Vec::new(), Vec::new());
         let mut homes = BTreeMap::new();
         let most_again = (self.ring.free() as usize / 2).max(1);
-        'segments: for segment in segments {
+        'segments: for (number, segment) in segments.iter().enumerate() {
+            let (is_needed, young) = (number < needed, self.is_young(*segment));
             for slot in self.ring.slots(*segment) {
                 if moved.len() + homes.len() + meta.len() >= MOST || again.len() >= most_again {
                     break 'segments;
                 }
                 let Some(address) = self.table.address_of(slot) else { continue };
+                let stays = || young && self.table.is_hot(address) || self.home_is_busy(address);
+                if !is_needed && (stays() || self.open_group_changes(address)) {
+                    continue;
+                }
                 if self.open.homes.contains_key(&address) && self.open.discards.contains(address / MIB) {
                     // discarded, then written home, as the block had no content: its home entry must follow the discard
                     meta.push(Entry::Drop { address, count: 1 });
@@ -144,6 +154,19 @@ impl State {
         Ok(meta.len() + payload.len())
     }
 
+    /// Whether a segment was begun so recently that its blocks may be hot.
+    fn is_young(&self, segment: u32) -> bool {
+        let begun = self.ring.segments.get(segment as usize).map(|segment| segment.begun).unwrap_or_default();
+        self.now.saturating_sub(begun) < self.hot
+    }
+
+    /// Whether the open group replaces or removes a block's content in the log.
+    fn open_group_changes(&self, address: u32) -> bool {
+        self.open.blocks.contains_key(&address)
+            || self.open.drops.contains(&address)
+            || self.open.discards.contains(address / MIB)
+    }
+
     /// Reads the slots of blocks, in the order of the log.
     fn read_slots(&self, device: &dyn BlockDevice, slots: &[(u32, u32)]) -> Result<Contents> {
         let mut contents: Vec<Box<[u8]>> = slots.iter().map(|_| vec![0; BLOCK as usize].into_boxed_slice()).collect();
@@ -176,15 +199,10 @@ impl State {
         let budget = budget.min(space as usize).min(scattered);
         let (mut cold, mut hot) = (Vec::new(), Vec::new());
         for segment in self.ring.within(self.layout.log / 2) {
-            let begun = self.ring.segments.get(segment as usize).map(|segment| segment.begun).unwrap_or_default();
-            let young = self.now.saturating_sub(begun) < self.hot;
+            let young = self.is_young(segment);
             for slot in self.ring.slots(segment) {
                 let Some(address) = self.table.address_of(slot) else { continue };
-                let busy = self.open.blocks.contains_key(&address) || self.home_is_busy(address);
-                if busy || self.open.drops.contains(&address) || cold.len() + hot.len() >= budget {
-                    continue;
-                }
-                if self.open.discards.contains(address / MIB) {
+                if self.open_group_changes(address) || self.home_is_busy(address) || cold.len() + hot.len() >= budget {
                     continue;
                 }
                 if young && self.table.is_hot(address) {

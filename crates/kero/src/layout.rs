@@ -107,6 +107,12 @@ impl Layout {
         u32::try_from(payload + headers).unwrap_or(u32::MAX)
     }
 
+    /// The maximum number of unused blocks before a record.
+    #[must_use]
+    pub fn most_gap(&self) -> u32 {
+        self.segment / 4
+    }
+
     /// The maximum number of blocks of the log for a group that survives as a whole.
     #[must_use]
     pub fn group(&self) -> u32 {

@@ -4,10 +4,10 @@
 //! ```text
 //! Kero (device.rs) ──► open group (group.rs), in memory, over the
 //!                      table (table.rs): block → slot of the log
-//!        flush ──► records (state.rs, bytes.rs) ──► head of the ring (ring.rs): one write, one flush
+//!        flush ──► records (state.rs, bytes.rs) ──► head of the ring (ring.rs, gap.rs): one write, one flush
 //!        idle, or a full log ──► moving home (home.rs)
 //! Background (background.rs): a thread for it; `kero:DEVICE`. Joined (joined.rs): a log on another device
-//! open ──► newest complete checkpoint, then records (recover.rs)   format, drain (make.rs)
+//! open ──► the superblocks (locate.rs), newest complete checkpoint, then records (recover.rs)   format, drain (make.rs)
 //! ```
 //!
 //! The reasons are in docs/design/kero.md, the bytes in FORMAT.md.
@@ -33,10 +33,12 @@ mod background;
 pub mod bytes;
 mod device;
 mod error;
+mod gap;
 mod group;
 mod home;
 mod joined;
 mod layout;
+mod locate;
 mod make;
 mod mutant;
 mod recover;
@@ -47,6 +49,7 @@ mod table;
 pub use background::{Background, SCHEME, beneath};
 pub use device::{Kero, Options, Stats};
 pub use error::{Corrupt, Error, Result};
+pub use gap::Gap;
 pub use joined::Joined;
 pub use layout::{BLOCK, LEAST_LOG, Layout, MIB, MOST_LOG, MOVED};
 pub use make::{Drained, FormatOptions, drain, drain_with, format, is_layered};

@@ -8,10 +8,11 @@
 
 use blockdev::{BlockDevice, Op};
 
-use crate::bytes::{Entry, Phase, Placeholder, Record, Superblock};
-use crate::device::{Kero, Located, Options, locate};
+use crate::bytes::{Entry, Phase, Placeholder, Record, Superblock, VERSION};
+use crate::device::{Kero, Options};
 use crate::error::{Error, Result};
 use crate::layout::{BLOCK, LEAST_LOG, Layout, MIB, MOST_LOG, MOVED};
+use crate::locate::{Located, locate};
 use crate::table::Table;
 
 /// The size of a sector in bytes; it is written as a whole or not at all.
@@ -116,6 +117,7 @@ fn first_checkpoint(layout: Layout, uuid: [u8; 16], content: bool) -> (Vec<u8>, 
         first.get_or_insert(checksum);
     }
     let superblock = Superblock {
+        version: VERSION,
         uuid,
         phase: Phase::Formatting,
         generation: 0,
@@ -250,7 +252,7 @@ fn empty_log<D: BlockDevice>(
             break;
         }
         state.ensure_space(device, layout.group())?;
-        state.clean(device, &segments)?;
+        state.clean(device, &segments, segments.len())?;
     }
     if state.table.mapped() > 0 {
         return Err(Error::LogFull { blocks: u64::from(state.table.mapped()) });

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 
 use blockdev::BlockDevice;
 
-use crate::bytes::{Entry, Record, Superblock};
+use crate::bytes::{Entry, Record, Superblock, VERSION};
 use crate::error::{Corrupt, Error, Result};
 use crate::group::{NumberSet, device_runs};
 use crate::layout::{BLOCK, Layout, MIB};
@@ -91,7 +91,7 @@ impl Unproved {
                 .then_some(())
                 .ok_or_else(gone)?;
         }
-        let superblock = Superblock { epoch, ..superblock };
+        let superblock = Superblock { version: VERSION, epoch, ..superblock };
         device.write(superblock.place(index), &superblock.encode())?;
         Ok(superblock)
     }
@@ -167,9 +167,27 @@ impl Walk<'_> {
         Ok(bytes)
     }
 
-    /// The record at a position, and the position after it; `None` at the end of the log.
-    fn record(&self, at: &Position) -> Result<Option<(Record, Position)>> {
-        let bytes = self.block(at.slot)?;
+    /// The record at a position or after a gap, its block of the log, and the position after it; `None` at the end of
+    /// the log.
+    fn record(&self, at: &Position) -> Result<Option<(Record, u32, Position)>> {
+        let (left, most) = (self.layout.segment - at.slot % self.layout.segment, self.layout.most_gap());
+        let here = at.slot..at.slot + left.min(most + 1);
+        let next = (left <= most).then_some((at.slot + left) % self.layout.log);
+        let mut refused = None;
+        for slot in here.chain(next) {
+            match self.record_at(at, slot) {
+                Ok(Some((record, behind))) => return Ok(Some((record, slot, behind))),
+                Ok(None) => {}
+                // a block in a gap may contain anything, also nothing that can be read
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        refused.map_or(Ok(None), Err)
+    }
+
+    /// The record at a block of the log, if it is the one at this position, and the position after it.
+    fn record_at(&self, at: &Position, slot: u32) -> Result<Option<(Record, Position)>> {
+        let bytes = self.block(slot)?;
         let parsed = match self.mutant {
             Mutant::HeaderUnchecked => Record::parse_unchecked(&bytes, &self.uuid, &self.layout).ok_or(None),
             _ => Record::parse(&bytes, &self.uuid, &self.layout),
@@ -177,17 +195,17 @@ impl Walk<'_> {
         let (record, checksum) = match parsed {
             Ok(parsed) => parsed,
             Err(None) => return Ok(None),
-            Err(Some(what)) => return Err(self.corrupt(what, at.slot)),
+            Err(Some(what)) => return Err(self.corrupt(what, slot)),
         };
         let continues = record.before == at.before || self.mutant == Mutant::OldEnd;
         if record.sequence != at.sequence || !continues {
             return Ok(None);
         }
         let blocks = 1 + record.payload();
-        if at.slot % self.layout.segment + blocks > self.layout.segment {
-            return Err(self.corrupt("record that extends beyond its segment", at.slot));
+        if slot % self.layout.segment + blocks > self.layout.segment {
+            return Err(self.corrupt("record that extends beyond its segment", slot));
         }
-        let slot = (at.slot + blocks) % self.layout.log;
+        let slot = (slot + blocks) % self.layout.log;
         Ok(Some((record, Position { slot, sequence: at.sequence.saturating_add(1), before: checksum })))
     }
 
@@ -196,7 +214,7 @@ impl Walk<'_> {
     fn group(&self, mut at: Position, number: u64) -> Result<(Option<(GroupRecords, Position)>, bool)> {
         let (mut group, mut blocks): (GroupRecords, u64) = (Vec::new(), 0);
         loop {
-            let Some((record, behind)) = self.record(&at)? else { return Ok((None, !group.is_empty())) };
+            let Some((record, slot, behind)) = self.record(&at)? else { return Ok((None, !group.is_empty())) };
             let epoch = group.first().map_or(record.epoch, |(first, _)| first.epoch);
             let same_run = record.epoch == epoch || self.mutant == Mutant::OldEnd;
             if record.group != number || !same_run {
@@ -207,7 +225,7 @@ impl Walk<'_> {
                 return Err(self.corrupt("group that is longer than the log", at.slot));
             }
             let last = record.last;
-            group.push((record, at.slot));
+            group.push((record, slot));
             at = behind;
             if last {
                 return Ok((Some((group, at)), true));
@@ -287,19 +305,28 @@ impl Walk<'_> {
         Ok((Table::decode(&bytes, &self.layout).map_err(wrong)?, behind))
     }
 
-    /// The newest group with an intact header after the end of the log: in the rest of the segment, and at the start of
-    /// the following ones, as long as their headers are newer than the end; a few older ones are skipped.
+    /// The newest group with an intact header after the end of the log: in the rest of the segment, in the next one if
+    /// the log may continue there, and at the start of the following ones, as long as their headers are newer than the
+    /// end; a few older ones are skipped.
     fn newest_beyond(&self, at: &Position) -> Result<Option<(u64, u32)>> {
         let (size, count) = (self.layout.segment, self.layout.log / self.layout.segment);
         let first = at.slot / size;
-        let mut rest = vec![0; ((first + 1) * size - at.slot) as usize * BLOCK as usize];
-        self.device.read(self.layout.slot(at.slot), &mut rest)?;
+        let left = (first + 1) * size - at.slot;
+        let skipped = left <= self.layout.most_gap();
         let newer = |bytes: &[u8], slot: u32| {
             let numbers = Record::numbers(bytes, &self.uuid).filter(|(sequence, _)| *sequence >= at.sequence);
             numbers.map(|(_, group)| (group, slot))
         };
-        let inside = rest.chunks(BLOCK as usize).zip(at.slot..).filter_map(|(bytes, slot)| newer(bytes, slot));
-        let mut newest = inside.max();
+        let within = |slot: u32, blocks: u32| {
+            let mut bytes = vec![0; blocks as usize * BLOCK as usize];
+            self.device.read(self.layout.slot(slot), &mut bytes)?;
+            let found = bytes.chunks(BLOCK as usize).zip(slot..).filter_map(|(bytes, slot)| newer(bytes, slot)).max();
+            Ok::<_, Error>(found)
+        };
+        let mut newest = within(at.slot, left)?;
+        if skipped {
+            newest = newest.max(within((first + 1) % count * size, size)?);
+        }
         let mut passed = 0;
         for step in 1..count {
             let slot = (first + step) % count * size;

@@ -20,9 +20,10 @@ use std::time::Duration;
 
 use blockdev::{BlockDevice, Write};
 
-use crate::bytes::{ENTRIES, Entry, Phase, Record, Superblock};
+use crate::bytes::{ENTRIES, Entry, Phase, Record, Superblock, VERSION};
 use crate::device::Stats;
 use crate::error::{Error, Result};
+use crate::gap::Gaps;
 use crate::group::{MOST_HOMES, NumberSet, Open, device_runs};
 use crate::layout::{BLOCK, Layout, MIB, MOVED};
 use crate::mutant::Mutant;
@@ -64,6 +65,12 @@ pub(crate) struct State {
     pub(crate) table: Table,
     pub(crate) ring: Ring,
     pub(crate) open: Open,
+    /// The gaps before groups, and whether a record was written since the layer was opened: the first one has none, so
+    /// that a rejected record that remains at its location is never found before it.
+    pub(crate) gaps: Gaps,
+    pub(crate) continued: bool,
+    /// A superblock on the device has a version without gaps. A checkpoint replaces it.
+    pub(crate) older_version: bool,
     /// The sequence number of the next record.
     pub(crate) sequence: u64,
     /// The newest group whose last record was written.
@@ -274,6 +281,7 @@ impl State {
                 at = self.ring.head;
             }
             if done {
+                self.continued = true;
                 said.iter().for_each(|(entry, slot)| self.apply(entry, *slot));
                 return Ok(first.unwrap_or_default());
             }
@@ -326,8 +334,8 @@ impl State {
     }
 
     /// Writes the pending changes of the open group to the log; `last` ends it. A flush has to follow, then
-    /// [`State::durable`].
-    pub(crate) fn write_pending(&mut self, device: &dyn BlockDevice, last: bool) -> Result<()> {
+    /// [`State::durable`]. Returns the number of blocks.
+    pub(crate) fn write_pending(&mut self, device: &dyn BlockDevice, last: bool) -> Result<u32> {
         let mut open = std::mem::take(&mut self.open);
         let mut meta = open.entries();
         let payload: Vec<(Entry, &[u8])> = open
@@ -338,6 +346,9 @@ impl State {
             })
             .collect();
         let unrecorded = self.remove_unrecorded(&mut meta);
+        if open.written == 0 {
+            self.leave_gap();
+        }
         let head = self.ring.head;
         let done = self.emit(device, &meta, &payload, (last, false));
         if let Err(error) = done {
@@ -364,7 +375,23 @@ impl State {
                 ..Open::default()
             };
         }
-        Ok(())
+        Ok(written)
+    }
+
+    /// Moves the head forward by the gap before a group: in the same segment, or to the start of the next one.
+    fn leave_gap(&mut self) {
+        if self.older_version || !self.continued && self.mutant != Mutant::GapAtOnce {
+            return;
+        }
+        let (gap, left) = (self.gaps.choose(), self.ring.left());
+        if gap == 0 || left > gap + 1 && !self.ring.at_start() {
+            self.ring.advance(gap);
+            return;
+        }
+        self.gaps.not_used();
+        if !self.ring.at_start() && left <= self.gaps.most() {
+            self.ring.advance(left);
+        }
     }
 
     /// Removes the entries that a mutant does not record.
@@ -525,6 +552,7 @@ impl State {
         self.durable(device);
         self.write_superblock(device, Phase::Active, (start, checksum, sequence, self.group))?;
         device.flush()?;
+        self.older_version = false;
         self.ring.before = self.ring.newest;
         self.ring.newest = start;
         self.ring.since = (self.ring.head + self.layout.log - start) % self.layout.log;
@@ -541,6 +569,7 @@ impl State {
     ) -> Result<()> {
         self.generation += 1;
         let superblock = Superblock {
+            version: VERSION,
             uuid: self.uuid,
             phase,
             generation: self.generation,

@@ -88,6 +88,7 @@ mutants! {
     a_discard_without_an_entry: DiscardUnrecorded, narrow, 4;
     a_late_home_write: LateHome, narrow, 8;
     a_fresh_write_over_what_is_verified: FreshOverLast, narrow, 8;
+    a_gap_before_the_first_record: GapAtOnce, deep, 20;
 }
 
 /// All writes of a recording, in order.

@@ -10,7 +10,7 @@ use blockdev::{BlockDevice, MemoryDevice, Overlay};
 use common::explore::{PendingChange, pieces};
 use common::{format_options, options};
 use extant_kero::bytes::{Placeholder, Record as Header, Superblock};
-use extant_kero::{BLOCK, Error, FormatOptions, Kero, Layout, Mutant, Options, drain, format};
+use extant_kero::{BLOCK, Error, FormatOptions, Gap, Kero, Layout, Mutant, Options, drain, format};
 use proptest::prelude::*;
 use simdev::{Fault, Faulty, PageCache, Record};
 use testkit::{Rng, cases};
@@ -63,10 +63,84 @@ fn superblock(device: &Overlay, copy: usize) -> Superblock {
     Superblock::parse(&bytes).unwrap()
 }
 
+/// The blocks of the log with a header of at least this sequence number.
+fn headers(device: &dyn BlockDevice, from: u64) -> Vec<u32> {
+    let mut bytes = vec![0; BLOCK as usize];
+    let mut is_header = |slot: u32| {
+        device.read(layout().slot(slot), &mut bytes).unwrap();
+        Header::numbers(&bytes, &[7; 16]).is_some_and(|(sequence, _)| sequence >= from)
+    };
+    (0..layout().log).filter(|slot| is_header(*slot)).collect()
+}
+
+/// Groups of so many blocks with gaps of two; too few for a checkpoint. Block 100 contains the number of the last one.
+fn with_gaps(groups: &[u64]) -> Overlay {
+    let device = device();
+    format(&device, &format_options(LOG, false)).unwrap();
+    let kero = Kero::open(&device, Options { gap: Gap::Fixed(2), ..options() }).unwrap();
+    for (number, blocks) in (1..).zip(groups) {
+        for block in 0..*blocks {
+            kero.write((100 + block) * BLOCK, &[number; BLOCK as usize]).unwrap();
+        }
+        kero.flush().unwrap();
+    }
+    assert_eq!(kero.stats().checkpoints, 0);
+    drop(kero);
+    device
+}
+
 fn flip(device: &Overlay, at: u64) {
     let mut byte = [0];
     device.read(at, &mut byte).unwrap();
     device.write(at, &[byte[0] ^ 0x10]).unwrap();
+}
+
+#[test]
+fn a_gap_may_contain_a_block_that_cannot_be_read() {
+    let device = with_gaps(&[1, 1]);
+    let headers = headers(&device, 2);
+    assert_eq!(headers[1] - headers[0], 4, "a header, a block and a gap of two");
+    let bad = layout().slot(headers[0] + 2);
+    let faulty = Faulty::new(device, vec![Fault::ReadError { range: bad..bad + BLOCK }]);
+    let mut byte = [0];
+    Kero::open(&faulty, options()).unwrap().read(100 * BLOCK, &mut byte).unwrap();
+    assert_eq!(byte, [2]);
+}
+
+/// The gap before the second group leads to the start of a segment. If its header is damaged, the one of the third group
+/// shows that more is missing.
+#[test]
+fn a_group_behind_a_damaged_start_of_a_segment_is_missed() {
+    let device = with_gaps(&[3, 1, 1]);
+    let segment = layout().segment;
+    assert_eq!(headers(&device, 2)[1..], [segment, segment + 4]);
+    assert!(headers(&device, 2)[0] + 4 < segment, "the first group ends before the segment does");
+    flip(&device, layout().slot(segment) + 8);
+    let error = Kero::open(&device, options()).expect_err("an error").to_string();
+    assert!(error.contains("incomplete record followed by a later complete group"), "{error}");
+}
+
+/// A program that knows no gaps would stop at one, so there is none before both superblocks say that there may be.
+#[test]
+fn there_are_no_gaps_while_a_superblock_has_the_version_without() {
+    let device = device();
+    format(&device, &format_options(LOG, false)).unwrap();
+    for copy in 0..2 {
+        let older = Superblock { version: 1, ..superblock(&device, copy) };
+        device.write(layout().superblocks()[copy] * BLOCK, &older.encode()).unwrap();
+    }
+    let kero = Kero::open(&device, Options { gap: Gap::Fixed(2), ..options() }).unwrap();
+    let write = |number: u8| {
+        kero.write(100 * BLOCK, &[number; BLOCK as usize]).unwrap();
+        kero.flush().unwrap();
+    };
+    (1..=3).for_each(write);
+    assert_eq!(kero.stats().checkpoints, 0);
+    assert!(headers(&device, 2).windows(2).all(|pair| pair[1] - pair[0] == 2), "{:?}", headers(&device, 2));
+    (4..=80).for_each(write);
+    assert!(kero.stats().checkpoints > 2);
+    assert!((0..2).all(|copy| superblock(&device, copy).version == 2));
+    assert!(headers(&device, 2).windows(2).any(|pair| pair[1] - pair[0] == 4), "{:?}", headers(&device, 2));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::kero::sizes::Sizes;
 use blockdev::{BlockDevice, Overlay};
 use fs::mkfs::{Kind, MkfsOptions, make};
 use fs::{Consistency, DataMode, FileKind, InodeNo, NewFile, OpenOptions, Timestamp, Volume, WriteOptions};
-use kero::{BLOCK, FormatOptions, Kero, Layout, Stats};
+use kero::{BLOCK, FormatOptions, Gap, Kero, Layout, Stats};
 use serde::Serialize;
 use simdev::Model;
 use std::path::Path;
@@ -43,24 +43,30 @@ pub(crate) struct Peer {
     consistency: Consistency,
     data: DataMode,
     layer: Option<Under>,
+    /// The peers that its ratios are computed to.
+    bases: [&'static str; 2],
 }
 
-const fn ext3(name: &'static str, data: DataMode) -> Peer {
-    Peer { name, kind: Kind::Ext3, consistency: Consistency::Journal, data, layer: None }
+const fn ext3(name: &'static str, data: DataMode, bases: [&'static str; 2]) -> Peer {
+    Peer { name, kind: Kind::Ext3, consistency: Consistency::Journal, data, layer: None, bases }
 }
 
 const fn ext2(name: &'static str, layer: Option<Under>) -> Peer {
-    Peer { name, kind: Kind::Ext2, consistency: Consistency::None, data: DataMode::Ordered, layer }
+    let bases = if matches!(layer, Some(Under::Short)) { SHORT } else { LONG };
+    Peer { name, kind: Kind::Ext2, consistency: Consistency::None, data: DataMode::Ordered, layer, bases }
 }
 
-/// The peers that ratios are computed to.
-pub(crate) const JOURNAL: &str = "ext3 data=journal";
-pub(crate) const ORDERED: &str = "ext3 ordered";
+/// The peers that ratios are computed to: data=journal and ordered, with a journal as long as the log.
+const LONG: [&str; 2] = ["ext3 data=journal", "ext3 ordered"];
+/// The same with a journal as long as the short log.
+const SHORT: [&str; 2] = ["ext3 data=journal, short journal", "ext3 ordered, short journal"];
 
 /// All peers.
-pub(crate) static PEERS: [Peer; 6] = [
-    ext3(JOURNAL, DataMode::Journal),
-    ext3(ORDERED, DataMode::Ordered),
+pub(crate) static PEERS: [Peer; 8] = [
+    ext3(LONG[0], DataMode::Journal, LONG),
+    ext3(LONG[1], DataMode::Ordered, LONG),
+    ext3(SHORT[0], DataMode::Journal, SHORT),
+    ext3(SHORT[1], DataMode::Ordered, SHORT),
     ext2("ext2", None),
     ext2("ext2 on Kero", Some(Under::Blank)),
     ext2("ext2 on Kero, short log", Some(Under::Short)),
@@ -76,16 +82,16 @@ pub struct Worked {
     pub peer: &'static str,
     /// The time until the last sync.
     pub seconds: f64,
-    /// Its ratio to that of ext3 data=journal.
+    /// Its ratio to that of ext3 data=journal with a journal as long as the log.
     pub to_journal: f64,
-    /// Its ratio to that of ext3 ordered.
+    /// Its ratio to that of ext3 ordered with such a journal.
     pub to_ordered: f64,
     /// The time until the volume is also unmounted and, on a layer, the layer is removed by `drain`, which moves the
     /// whole log home, whatever work it is from.
     pub home_seconds: f64,
-    /// Its ratio to that of ext3 data=journal.
+    /// Its ratio to that of ext3 data=journal with a journal as long as the log.
     pub home_to_journal: f64,
-    /// Its ratio to that of ext3 ordered.
+    /// Its ratio to that of ext3 ordered with such a journal.
     pub home_to_ordered: f64,
     /// Bytes of content written by the work.
     pub written: u64,
@@ -164,7 +170,11 @@ impl Stage {
         let parameters = disk(sizes.device)?;
         new_volume(&base, peer, sizes)?;
         let disk = Arc::new(Model::new(Arc::clone(&base), &parameters)?);
-        let open = |_| Kero::open(Arc::clone(&disk), kero::Options::default()).map(Arc::new).map_err(failed);
+        let open = |_| {
+            Kero::open(Arc::clone(&disk), kero::Options { gap: Gap::Measured, ..kero::Options::default() })
+                .map(Arc::new)
+                .map_err(failed)
+        };
         let layer = peer.layer.map(open).transpose()?;
         work(&Self { peer, sizes: *sizes, seed, base, disk, layer })
     }
@@ -287,8 +297,8 @@ fn new_volume(base: &Arc<Unflushed>, peer: &Peer, sizes: &Sizes) -> Result<()> {
     let time = Timestamp { seconds: BEGUN, nanos: 0 };
     let plain = MkfsOptions { uuid: [7; 16], hash_seed: [9; 16], time, ..MkfsOptions::new(peer.kind) };
     let mut options = MkfsOptions { block_size: Some(BLOCK as u32), discard: false, ..plain };
-    // as much for the journal as for the log of the layer
-    options.journal_mib = (peer.consistency == Consistency::Journal).then_some((sizes.log >> 20) as u32);
+    let journal = if peer.bases == SHORT { sizes.short_log } else { sizes.log };
+    options.journal_mib = (peer.consistency == Consistency::Journal).then_some((journal >> 20) as u32);
     let Some(under) = peer.layer else { return make(base.as_ref(), &options).map(drop).map_err(failed) };
     let log = if under == Under::Short { sizes.short_log } else { sizes.log };
     let used = under == Under::Used;
@@ -425,9 +435,10 @@ pub(crate) fn compare(rows: &mut [Worked]) {
         let row = rows.iter().find(|row| row.peer == peer && row.work == work);
         row.map_or((0.0, 0.0), |row| (row.seconds, row.home_seconds))
     };
-    let bases: Vec<_> = rows.iter().map(|row| [JOURNAL, ORDERED].map(|peer| of(peer, &row.work))).collect();
+    let bases = |row: &Worked| PEERS.iter().find(|peer| peer.name == row.peer).map_or(LONG, |peer| peer.bases);
+    let times: Vec<_> = rows.iter().map(|row| bases(row).map(|peer| of(peer, &row.work))).collect();
     let ratio = |seconds: f64, base: f64| if base > 0.0 { seconds / base } else { 0.0 };
-    for (row, [journal, ordered]) in rows.iter_mut().zip(bases) {
+    for (row, [journal, ordered]) in rows.iter_mut().zip(times) {
         row.to_journal = ratio(row.seconds, journal.0);
         row.to_ordered = ratio(row.seconds, ordered.0);
         row.home_to_journal = ratio(row.home_seconds, journal.1);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockdev::{BlockDevice, MemoryDevice, Overlay};
-use extant_kero::{BLOCK, Kero, Mutant, Stats, format};
+use extant_kero::{BLOCK, Gap, Kero, Mutant, Options, Stats, format};
 use simdev::{Log, Logged, Record};
 use testkit::Rng;
 
@@ -36,6 +36,8 @@ pub(crate) struct Plan {
     /// One of this number of states gets more work.
     pub(crate) nested: u64,
     pub(crate) depth: u32,
+    /// The unused blocks of the log before groups, in a part of the openings.
+    pub(crate) gap: u32,
 }
 
 impl Plan {
@@ -51,6 +53,7 @@ impl Plan {
             most: 56,
             nested: 400,
             depth: 2,
+            gap: 2,
         }
     }
 
@@ -69,6 +72,7 @@ impl Plan {
             write: 40,
             group: 90,
             most: 40,
+            gap: 16,
             ..Self::narrow()
         }
     }
@@ -124,6 +128,10 @@ struct Moment {
     fresh: usize,
 }
 
+fn with_gap(mutant: Mutant, gap: u32) -> Options {
+    Options { gap: Gap::Fixed(gap), ..mutated(mutant) }
+}
+
 type Device = Arc<Record<Overlay, Vec<u8>>>;
 
 /// A layer at work on a recorded device.
@@ -157,7 +165,7 @@ fn sums(plan: &Plan, content: &Content) -> Vec<Option<u32>> {
 impl<'a> Work<'a> {
     fn new(plan: &'a Plan, mutant: Mutant, base: Overlay, content: Option<Content>) -> Result<Self, String> {
         let device = Arc::new(Record::in_memory(base));
-        let kero = Kero::open(device.clone(), mutated(mutant)).map_err(|error| error.to_string())?;
+        let kero = Kero::open(device.clone(), with_gap(mutant, plan.gap)).map_err(|error| error.to_string())?;
         let mut bytes = vec![0; kero.geometry().len as usize];
         kero.read(0, &mut bytes).map_err(|error| error.to_string())?;
         let mut model = Model::new(&bytes, bytes.len() as u64, false);
@@ -251,7 +259,8 @@ impl<'a> Work<'a> {
                 }
                 self.written = 0;
                 self.count();
-                self.kero = Kero::open(self.device.clone(), mutated(self.mutant)).map_err(text)?;
+                let gap = if rng.chance(50) { self.plan.gap } else { 0 };
+                self.kero = Kero::open(self.device.clone(), with_gap(self.mutant, gap)).map_err(text)?;
             }
             Step::Fresh(at, data) => {
                 self.fresh.push((at / BLOCK..(at + data.len() as u64) / BLOCK).collect());
