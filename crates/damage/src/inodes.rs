@@ -52,6 +52,9 @@ fn any_file(v: &mut Volume<'_>) -> Result<InodeNo> {
     v.pick_kind(FileKind::Regular, "the volume has no file")
 }
 
+/// The target of a short symbolic link.
+const TARGET: &[u8] = b"elsewhere";
+
 pub(crate) const RECIPES: &[(u32, Recipe)] = &[
     (0x01_0001, |v| v.edit(InodeNo::ROOT, |inode| inode.set_mode(0o100_755))),
     (0x01_0002, |v| v.edit(InodeNo::ROOT, |inode| inode.disk_mut().i_dtime = FUTURE_TIME.into())),
@@ -203,4 +206,14 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.edit(file, |inode| inode.set_links(inode.raw().disk.i_links_count.get() + 7))
     }),
     (0x03_0001, |v| v.edit(InodeNo::ROOT, |inode| inode.set_links(0))),
+    (0x0E_001E, |v| {
+        let file = inline(v)?;
+        v.edit(file, |inode| {
+            inode.set_mode(0o120_777);
+            inode.set_size(TARGET.len() as u64);
+            let block = &mut inode.disk_mut().i_block;
+            block.fill(0);
+            block.iter_mut().zip(TARGET).for_each(|(byte, of)| *byte = *of);
+        })
+    }),
 ];

@@ -494,7 +494,13 @@ impl InodeCheck<'_> {
                 [low, high, ..] if encrypted => usize::from(*low) + usize::from(*high) * 256 + 2,
                 _ => whole.iter().position(|b| *b == 0).unwrap_or(whole.len()),
             };
-            size == 0 || length as u64 != size
+            let fits = size > 0 && length as u64 == size;
+            let is_whole = whole.len() as u64 == size || attributes.system_data.is_none();
+            if fits && !is_whole && size < head.len() as u64 {
+                self.report(Problem::new(Code::InlineLinkTooShort).inode(inode).found(size));
+                return;
+            }
+            !fits || !is_whole
         } else if is_short_link(raw, raw.kind()) {
             counts.fast_symlinks += 1;
             if flags.contains(InodeFlags::EXTENTS) && self.ctx.volume.features.incompat.contains(Incompat::EXTENT) {

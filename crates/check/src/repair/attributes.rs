@@ -159,6 +159,12 @@ pub(super) fn drop_inline_value(inode: &mut InodeBuf) {
     }
 }
 
+/// Removes `system.data` from an inode, and the flag: its data is in `i_block`.
+pub(super) fn drop_inline_flag(inode: &mut InodeBuf) {
+    drop_inline_value(inode);
+    inode.set_flags(inode.raw().flags() - InodeFlags::INLINE_DATA);
+}
+
 /// Repairs attribute blocks. An invalid one is removed from every inode that refers to it.
 pub(super) fn repair_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let mut dropped: HashSet<u64> = HashSet::new();

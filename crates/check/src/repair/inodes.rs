@@ -120,9 +120,8 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         | Code::ExtentFlagWithoutFeature
         | Code::EncryptionXattrCorrupt
         | Code::InodeMapUndecidable => (Field, SAME, Fix::Clear),
-        Code::LooksLikeDirectory => {
-            (Reading, STALE, Fix::Set(|i| i.set_mode(i.raw().disk.i_mode.get() & 0o7777 | DIRECTORY)))
-        }
+        Code::InlineLinkTooShort => (Reading, STALE, Fix::Set(attributes::drop_inline_flag)),
+        Code::LooksLikeDirectory => (Reading, STALE, Fix::Set(make_directory)),
         Code::BlockMapWithBigalloc => (Field, STALE, Fix::By(Case::extents_under_bigalloc)),
         Code::RootHasDeletionTime | Code::InodeInUseHasDeletionTime => {
             (Field, SAME, Fix::Set(|i| i.disk_mut().i_dtime = 0.into()))
@@ -191,6 +190,11 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
 
 /// Flags for an extent tree, or for inline data without a map.
 const MAP_FLAGS: InodeFlags = InodeFlags::EXTENTS.union(InodeFlags::INLINE_DATA);
+
+/// Sets the type of an inode to directory.
+fn make_directory(inode: &mut InodeBuf) {
+    inode.set_mode(inode.raw().disk.i_mode.get() & 0o7777 | DIRECTORY);
+}
 
 /// Writes the root of an empty extent tree.
 fn empty_tree(inode: &mut InodeBuf) {

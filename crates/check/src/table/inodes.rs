@@ -247,6 +247,9 @@ macro_rules! inode_rows {
         0x013003 FileSharesWithMetadata Error stops by Sharing
             "Inode {inode} has {count:multiply-claimed blocks}, some shared with file system metadata."
             => "blocks cloned for the file." [];
+        0x0E001E InlineLinkTooShort Error stops by Inodes
+            "Symbolic link {inode} has the inline data flag, but its target of {found} bytes is in the inode without it."
+            => "flag removed." [];
         // found during a repair
         0x0E001D FileClearedForSpace Error stops by Sharing
             "Inode {inode}: there is no space to clone its multiply-claimed blocks."
