@@ -13,9 +13,9 @@ use crate::layout::Layout;
 /// The number of blocks that are left unused before a group, at most a quarter of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gap {
-    /// As many.
+    /// This number of blocks.
     Fixed(u32),
-    /// The number with which small groups were durable soonest.
+    /// The number of blocks with which small groups were durable soonest.
     Measured,
 }
 
