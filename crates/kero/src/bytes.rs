@@ -15,6 +15,8 @@ pub const PLACEHOLDER_MAGIC: [u8; 8] = *b"KeroHere";
 pub const RECORD_MAGIC: [u8; 8] = *b"KeroReco";
 /// The version of the format. In version 1 each record directly follows the last one.
 pub const VERSION: u32 = 2;
+/// The defect of a superblock with another version: a newer program wrote it.
+pub(crate) const UNKNOWN_VERSION: &str = "superblock of an unknown version";
 /// The version of placeholders.
 pub const PLACEHOLDER_VERSION: u32 = 1;
 /// Numbers of groups, records and superblocks stay below this: enough for one each nanosecond for a century.
@@ -256,7 +258,7 @@ impl Superblock {
         }
         let version = disk.s_version.get();
         if !(1..=VERSION).contains(&version) {
-            return Err("superblock of an unknown version");
+            return Err(UNKNOWN_VERSION);
         }
         let phase = match disk.s_state.get() {
             1 => Phase::Formatting,

@@ -2,7 +2,7 @@
 
 use blockdev::BlockDevice;
 
-use crate::bytes::{Phase, Placeholder, Superblock};
+use crate::bytes::{Phase, Placeholder, Superblock, UNKNOWN_VERSION};
 use crate::error::{Corrupt, Error, Result};
 use crate::layout::BLOCK;
 
@@ -76,6 +76,8 @@ fn superblocks_at(device: &dyn BlockDevice, at: [u64; 2]) -> Result<Located> {
         match Superblock::parse(&bytes) {
             Ok(superblock) if superblock.layout.superblocks() == at => *found = Some(superblock),
             Ok(_) => refused = "superblock whose location differs from the placeholder",
+            // the other copy is older, and says nothing of what is in the log since
+            Err(UNKNOWN_VERSION) => return Err(Corrupt { what: UNKNOWN_VERSION, offset: block * BLOCK }.into()),
             Err(what) => refused = what,
         }
     }

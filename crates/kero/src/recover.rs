@@ -305,39 +305,28 @@ impl Walk<'_> {
         Ok((Table::decode(&bytes, &self.layout).map_err(wrong)?, behind))
     }
 
-    /// The newest group with an intact header after the end of the log: in the rest of the segment, in the next one if
-    /// the log may continue there, and at the start of the following ones, as long as their headers are newer than the
-    /// end; a few older ones are skipped.
-    fn newest_beyond(&self, at: &Position) -> Result<Option<(u64, u32)>> {
+    /// The newest group with an intact header after the end of the log, and its block. All blocks of the segments that
+    /// the log reached are searched, as the first header of a segment may continue the broken group; then a few without
+    /// a newer header. A block that cannot be read proves nothing.
+    fn newest_beyond(&self, at: &Position) -> Option<(u64, u32)> {
         let (size, count) = (self.layout.segment, self.layout.log / self.layout.segment);
         let first = at.slot / size;
-        let left = (first + 1) * size - at.slot;
-        let skipped = left <= self.layout.most_gap();
-        let newer = |bytes: &[u8], slot: u32| {
-            let numbers = Record::numbers(bytes, &self.uuid).filter(|(sequence, _)| *sequence >= at.sequence);
-            numbers.map(|(_, group)| (group, slot))
+        let newer = |slot: u32| {
+            let numbers = Record::numbers(&self.block(slot).ok()?, &self.uuid);
+            numbers.filter(|(sequence, _)| *sequence >= at.sequence).map(|(_, group)| (group, slot))
         };
-        let within = |slot: u32, blocks: u32| {
-            let mut bytes = vec![0; blocks as usize * BLOCK as usize];
-            self.device.read(self.layout.slot(slot), &mut bytes)?;
-            let found = bytes.chunks(BLOCK as usize).zip(slot..).filter_map(|(bytes, slot)| newer(bytes, slot)).max();
-            Ok::<_, Error>(found)
-        };
-        let mut newest = within(at.slot, left)?;
-        if skipped {
-            newest = newest.max(within((first + 1) % count * size, size)?);
-        }
+        let mut newest = (at.slot..(first + 1) * size).filter_map(newer).max();
         let mut passed = 0;
         for step in 1..count {
-            let slot = (first + step) % count * size;
-            let found = newer(&self.one_block(slot)?, slot);
+            let start = (first + step) % count * size;
+            let found = (start..start + size).filter_map(newer).max();
             passed = if found.is_some() { 0 } else { passed + 1 };
             newest = newest.max(found);
             if passed == PASSED {
                 break;
             }
         }
-        Ok(newest)
+        newest
     }
 }
 
@@ -421,7 +410,7 @@ pub(crate) fn recover(
     if number < durable {
         return Err(walk.corrupt("incomplete record in a part of the log that a later checkpoint covers", broken));
     }
-    if let Some((newest, slot)) = walk.newest_beyond(&position)?
+    if let Some((newest, slot)) = walk.newest_beyond(&position)
         && newest > number + 1
     {
         return Err(walk.corrupt("incomplete record followed by a later complete group", slot));

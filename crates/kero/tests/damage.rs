@@ -120,6 +120,42 @@ fn a_group_behind_a_damaged_start_of_a_segment_is_missed() {
     assert!(error.contains("incomplete record followed by a later complete group"), "{error}");
 }
 
+/// A group extends into a segment in which complete ones follow it: the first header there continues the damaged group,
+/// and the later ones show that it is missed.
+#[test]
+fn groups_behind_a_damaged_one_in_the_same_segment_are_missed() {
+    for damaged in 0..=1 {
+        let device = with_gaps(&[6, 1]);
+        let (headers, segment) = (headers(&device, 2), layout().segment);
+        assert!(headers[1] == segment && headers[2] < 2 * segment, "{headers:?}");
+        flip(&device, layout().slot(headers[damaged]) + 0x30);
+        let error = Kero::open(&device, options()).expect_err("an error").to_string();
+        assert!(error.contains("incomplete record followed by a later complete group"), "{error}");
+    }
+}
+
+/// The log behind the end is searched for what is missed; where it cannot be read, it proves nothing.
+#[test]
+fn an_unreadable_block_behind_the_end_is_no_reason_to_refuse() {
+    let device = with_gaps(&[1, 1]);
+    let bad = layout().slot(*headers(&device, 2).last().unwrap() + 4);
+    let faulty = Faulty::new(device, vec![Fault::ReadError { range: bad + 30 * BLOCK..bad + 31 * BLOCK }]);
+    let mut byte = [0];
+    Kero::open(&faulty, options()).unwrap().read(100 * BLOCK, &mut byte).unwrap();
+    assert_eq!(byte, [2]);
+}
+
+/// The older copy of a superblock does not replace one that a newer program wrote.
+#[test]
+fn a_superblock_of_an_unknown_version_is_refused() {
+    let device = worked();
+    let newest = usize::from(superblock(&device, 1).generation > superblock(&device, 0).generation);
+    let newer = Superblock { version: extant_kero::bytes::VERSION + 1, ..superblock(&device, newest) };
+    device.write(layout().superblocks()[newest] * BLOCK, &newer.encode()).unwrap();
+    let error = Kero::open(&device, options()).expect_err("an error").to_string();
+    assert!(error.contains("superblock of an unknown version"), "{error}");
+}
+
 /// A program that knows no gaps would stop at one, so there is none before both superblocks say that there may be.
 #[test]
 fn there_are_no_gaps_while_a_superblock_has_the_version_without() {
