@@ -59,6 +59,8 @@ fn module(parts: &[String]) -> Module {
     if module.len() == 1 && matches!(module[0].as_str(), "lib" | "main") {
         module.clear();
     }
+    // a folder's own file
+    module.pop_if(|last| last == "mod");
     module
 }
 
@@ -231,6 +233,14 @@ mod tests {
         assert!(found(&[("map.rs", "mod edit; pub use edit::edit; pub struct Map;"), child]).is_empty());
         let using = ("map.rs", "mod edit; pub struct Map; fn f(m: &Map) { edit::edit(m) }");
         assert_eq!(found(&[using, child]), [["map", "map::edit"]]);
+    }
+
+    #[test]
+    fn a_folder_with_a_file_of_its_own_is_a_module() {
+        for (child, circle) in [("use super::Map; pub fn edit(m: &Map) {}", true), ("pub fn edit() {}", false)] {
+            let own = ("map/mod.rs", "mod edit; pub struct Map; fn f() { edit::edit() }");
+            assert_eq!(!found(&[own, ("map/edit.rs", child)]).is_empty(), circle);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The features of the volume, and the combinations that are not possible.
 
-use super::{Kind, MkfsOptions, Result, refuse};
+use super::error::{Result, refuse};
+use super::{Kind, MkfsOptions};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::space_map::{LEAST_LOG, MOST_LOG};
 

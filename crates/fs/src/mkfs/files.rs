@@ -5,9 +5,10 @@
 
 mod linked_list;
 
+use super::error::{Result, refuse};
 use super::plan::VolumePlan;
 use super::used::Used;
-use super::{MkfsOptions, QuotaKinds, Result, refuse};
+use super::{MkfsOptions, QuotaKinds};
 use format::dir::{DirEntry, DirFormat, FileType, encode_rec_len, entry_len, write_entry};
 use format::extent::{self, Child, Extent, MAX_INIT_LEN};
 use format::feature::{Compat, Incompat, RoCompat};

@@ -1,10 +1,11 @@
 //! The image of a new volume: its bytes and their locations.
 
+use super::error::{Result, refuse};
 use super::files::{self, Content};
 use super::physical_layer::PhysicalLayer;
 use super::plan::{RESERVED_INODES, VolumePlan};
 use super::used::{Used, clusters};
-use super::{MkfsOptions, Result, maps, refuse, tables};
+use super::{MkfsOptions, maps, tables};
 use format::feature::{Compat, Features};
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::inode::InodeBuf;

@@ -1,7 +1,7 @@
 //! Space maps of a new volume: an empty log, and a tree for each metablockgroup in its first copy.
 
+use super::error::{Result, refuse};
 use super::used::Used;
-use super::{Result, refuse};
 use format::group::Group;
 use format::space_map::SpaceMaps;
 use format::space_map::head::Head;

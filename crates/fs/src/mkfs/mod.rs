@@ -22,6 +22,7 @@
 //! `s_kbytes_written` does not include the writes of mkfs itself; if groups have to become smaller so that their
 //! bitmaps can cover the requested number of inodes, the superuser's share stays as requested.
 
+mod error;
 mod features;
 mod files;
 mod image;
@@ -35,30 +36,13 @@ mod used;
 mod wipe;
 mod write;
 
+pub use error::{Error, Result};
 pub use image::{Note, VolumeImage};
 pub use options::{Encoding, FeatureEdits, Kind, MkfsOptions, OnError, QuotaKinds, Usage};
 pub use probe::{contents, foreign_contents};
 
 use blockdev::BlockDevice;
 use format::superblock::Superblock;
-
-/// An error in creating a volume.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The device refused a request.
-    #[error(transparent)]
-    Device(#[from] blockdev::Error),
-    /// The options exclude each other, or are not possible on this device: a sentence without a full stop.
-    #[error("{0}")]
-    Options(String),
-}
-
-/// The result of creating a volume.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-fn refuse<T>(why: impl Into<String>) -> Result<T> {
-    Err(Error::Options(why.into()))
-}
 
 /// Creates a volume on `device` and flushes it. All previous content of the device is lost. No confirmation and no
 /// detection of content: the caller is responsible for checking whether the device may be overwritten.

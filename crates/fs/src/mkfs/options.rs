@@ -1,6 +1,6 @@
 //! The options of a new volume, with mke2fs's defaults.
 
-use super::{Result, refuse};
+use super::error::{Result, refuse};
 use crate::mode::names;
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::inode::Timestamp;

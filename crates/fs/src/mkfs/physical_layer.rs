@@ -1,7 +1,8 @@
 //! The layer beneath a new volume: the device itself, or the map of a native one; and all that depends on it.
 
+use super::error::{Result, refuse};
 use super::used::{Used, clusters};
-use super::{MkfsOptions, Result, refuse, tables};
+use super::{MkfsOptions, tables};
 use format::group::Group;
 use format::native::Layout as NativeLayout;
 use format::space_map::SpaceMaps;

@@ -3,9 +3,10 @@
 //! The numbers depend on each other (a last group too short for its own metadata is cut off, which changes the number
 //! of groups, which changes the inodes of a group), so they are computed by iteration until they no longer change.
 
+use super::error::{Result, refuse};
 use super::options::Usage;
 use super::physical_layer::{NewMap, PhysicalLayer};
-use super::{Kind, MkfsOptions, Note, OnError, Result, features, refuse};
+use super::{Kind, MkfsOptions, Note, OnError, features};
 use format::feature::{Compat, Extant, ExtantRo, Features, Incompat, RoCompat};
 use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Layout as NativeLayout};
 use format::superblock::{Backups, DiskSuperblock, Flags, Geometry, MAGIC, State};

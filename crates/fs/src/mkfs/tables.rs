@@ -8,8 +8,9 @@
 //!    of block bitmaps, each metablockgroup begins with its trees.
 //! 4. With packed_meta_blocks, the whole volume is one such flexible group.
 
+use super::error::{Result, refuse};
+use super::maps;
 use super::used::Used;
-use super::{Result, maps, refuse};
 use format::group::{Group, GroupFlags};
 use format::native::{CHUNK_BLOCKS, Layout as NativeLayout};
 use format::space_map::SpaceMaps;

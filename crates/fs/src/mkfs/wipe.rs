@@ -1,6 +1,6 @@
 //! Wiping of old content: everything that a tool could detect as a volume.
 
-use super::Result;
+use super::error::Result;
 use blockdev::{BlockDevice, Read};
 use format::GroupNo;
 use format::superblock::{DiskSuperblock, Geometry, MAGIC, OFFSET};

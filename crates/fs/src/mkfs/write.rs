@@ -5,9 +5,10 @@
 //! 3. The primary superblock is written last, after a flush, so that a device contains no volume if this was
 //!    interrupted.
 
+use super::VolumeImage;
+use super::error::{Error, Result};
 use super::physical_layer::{NewMap, PhysicalLayer};
 use super::wipe::wipe;
-use super::{Error, Result, VolumeImage};
 use blockdev::{BlockDevice, Write};
 use format::group::GroupFlags;
 use format::native::BLOCK_SIZE;

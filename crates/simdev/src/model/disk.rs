@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::layout::{Layout, SECTOR};
 use super::parameters::{DiskParameters, Order};
-use super::{Extent, Report, nanoseconds, over};
+use super::request::{Extent, Report, nanoseconds, over};
 use blockdev::{Error, Result};
 
 /// A range of the disk in the track buffer.

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::parameters::FlashParameters;
-use super::{Extent, Report, nanoseconds, over};
+use super::request::{Extent, Report, nanoseconds, over};
 
 /// The times until which a die is busy.
 #[derive(Debug, Clone, Copy, Default)]

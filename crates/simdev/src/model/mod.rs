@@ -12,6 +12,7 @@ mod disk;
 mod flash;
 mod layout;
 mod parameters;
+mod request;
 
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
@@ -23,6 +24,8 @@ use blockdev::{BlockDevice, Error, Geometry, Op, OpenOptions, Read, Result, Sche
 use disk::Disk;
 use flash::Flash;
 pub use parameters::{DiskParameters, FlashParameters, Order, Parameters, Rate};
+use request::Extent;
+pub use request::Report;
 
 /// `model:KIND:DEVICE`, the device that DEVICE names, with a virtual clock. KIND is `hdd`, `ssd`, or the path of a file
 /// of parameters whose name contains no colon; such a file with the name `hdd` is specified as `./hdd`.
@@ -33,50 +36,6 @@ pub const MODEL: Scheme = Scheme::new("model:", open, beneath);
 
 /// The maximum length of a device whose requests can be timed: 64 TiB, so that no time exceeds 64 bits.
 const LONGEST: u64 = 1 << 46;
-
-/// The range of a request on the device, which was checked to be inside.
-#[derive(Debug, Clone, Copy)]
-struct Extent {
-    offset: u64,
-    len: u64,
-}
-
-/// A time of the parameters; their limits ensure that it is far below 64 bits.
-fn nanoseconds(time: Duration) -> u64 {
-    time.as_nanos() as u64
-}
-
-/// The time for `bytes` at a rate in nanoseconds, rounded up.
-fn over(rate: Rate, bytes: u64) -> u64 {
-    (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate.0.max(1))) as u64
-}
-
-/// The statistics of a modelled device: its requests, and their duration.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Report {
-    /// The virtual clock: the duration of all requests.
-    pub time: Duration,
-    /// Reads.
-    pub reads: u64,
-    /// Writes.
-    pub writes: u64,
-    /// Discards.
-    pub discards: u64,
-    /// Flushes.
-    pub flushes: u64,
-    /// Bytes read.
-    pub bytes_read: u64,
-    /// Bytes written.
-    pub bytes_written: u64,
-    /// Reads that were served completely from the buffer of the device.
-    pub buffered_reads: u64,
-    /// Moves of the arm of a disk to another cylinder, other than to the next one in a sequential transfer.
-    pub seeks: u64,
-    /// The time of these moves, and of head changes.
-    pub seek_time: Duration,
-    /// The time that the arm then waited for the sector.
-    pub rotation_time: Duration,
-}
 
 #[derive(Debug)]
 enum Mechanism {

@@ -1,7 +1,8 @@
 //! The list of linked writes: the content of inode 5, contiguous.
 
 use super::{BlockMap, Maker, OwnBlock, map_blocks};
-use crate::mkfs::{Kind, Result, refuse};
+use crate::mkfs::Kind;
+use crate::mkfs::error::{Result, refuse};
 use format::FsBlock;
 use format::feature::{Compat, Incompat};
 use format::linked::{Areas, INODE, INODE_SIZE_MAX, LEAST, MOST, Slot};
