@@ -30,7 +30,7 @@ bitflags::bitflags! {
         const CONNECTED = 0x0800;
         /// one of the volume's own (below the first inode, or named by the superblock): needs no name
         const OWN = 0x1000;
-        /// size is zero
+        /// neither content nor attributes
         const EMPTY = 0x2000;
         /// an attribute refers to it for its value
         const VALUE = 0x4000;

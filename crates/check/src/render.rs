@@ -219,6 +219,7 @@ pub fn verdict(report: &Report) -> String {
     if report.clean {
         return match (report.repaired, report.errors, report.advice) {
             (true, 0, 0) => "No errors found; the \"not cleanly unmounted\" flag was cleared.".into(),
+            (_, 0, _) if lacks_superblock(report) => format!("No errors found{notes}; {}.", repair_with(report, "-fy")),
             (_, 0, _) => format!("No errors found{notes}."),
             (true, ..) => format!("Repaired: {errors} fixed; no errors remain{notes}."),
             (false, ..) => format!("{errors} found, ignored as configured{notes}."),
@@ -265,6 +266,11 @@ pub fn next_step(report: &Report) -> String {
     if report.format == NATIVE && (lost || report.asked == Repair::All) {
         return native_is_lost(report);
     }
+    if left().any(|problem| problem.code == Code::BeyondDevice) {
+        return "the end of the volume is missing (truncated image?): get a complete copy before you repair, or copy the \
+                data off"
+            .into();
+    }
     if lost || report.asked == Repair::All {
         return "what is left cannot be repaired: copy the data off".into();
     }
@@ -300,8 +306,11 @@ fn preening_suffices(report: &Report) -> bool {
 /// The next step that [`verdict`] names, without a full stop; `None` where there is none.
 #[must_use]
 pub fn step_of_verdict(report: &Report) -> Option<String> {
-    if report.clean || report.exit & exit::CANCELLED != 0 {
+    if report.exit & exit::CANCELLED != 0 {
         return None;
+    }
+    if report.clean {
+        return lacks_superblock(report).then(|| repair_with(report, "-fy"));
     }
     Some(if !report.not_looked_at.is_empty() {
         "unmount it first, then run `extant check`".to_owned()
@@ -312,6 +321,11 @@ pub fn step_of_verdict(report: &Report) -> Option<String> {
     } else {
         next_step(report)
     })
+}
+
+/// Whether superblock or descriptors were read from a copy, which is no error with e2fsck's `-n`, but prevents a mount.
+fn lacks_superblock(report: &Report) -> bool {
+    report.problems.iter().any(|problem| !problem.fixed && problem.code.is_read_from_a_copy())
 }
 
 /// The command that repairs. A mounted volume has to be unmounted first.

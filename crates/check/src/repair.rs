@@ -677,10 +677,15 @@ impl Iterations<'_> {
 
         let still: HashSet<String> = report.problems.iter().map(|p| p.text.clone()).collect();
         let (mut listed, mut separated) = (HashSet::new(), HashSet::new());
+        let cleared: HashSet<_> =
+            repaired.iter().filter(|p| p.code == Code::InodeUnattachedEmpty).map(|p| p.inode).collect();
         let mut all = Vec::new();
         for problem in &repaired {
             let mut reported = Reported::from(problem);
             let fixed = !still.contains(&reported.text);
+            if problem.code == Code::InodeUnattached && cleared.contains(&problem.inode) {
+                continue;
+            }
             // cloning a shared node of a block map uncovers the blocks beneath it, which were counted with it
             let of_sharing = problem.code.fixer() == Fixer::Sharing;
             let again = fixed && of_sharing && !separated.insert((problem.code, problem.inode));

@@ -19,9 +19,15 @@ fn set_flag(v: &mut Volume<'_>, kind: FileKind, flag: InodeFlags) -> Result<()> 
     v.set_flags(inode, flag, true)
 }
 
-/// Sets the index flag on a device, pipe or socket, which is invalid.
-fn index_flag_on_special(v: &mut Volume<'_>, kind: FileKind) -> Result<()> {
-    set_flag(v, kind, InodeFlags::INDEX)
+/// Makes a device, pipe or socket immutable, with a number where it has none: it was another file.
+fn number_in_special(v: &mut Volume<'_>, kind: FileKind) -> Result<()> {
+    let inode = v.pick("the volume has no file of this type", |_, raw| Ok(raw.kind() == Some(kind)))?;
+    v.edit(inode, |inode| {
+        let mut block = inode.raw().disk.i_block;
+        block[56] = 1;
+        inode.set_block(block);
+    })?;
+    v.set_flags(inode, InodeFlags::IMMUTABLE, true)
 }
 
 fn special(v: &mut Volume<'_>) -> Result<InodeNo> {
@@ -179,10 +185,10 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let file = any_file(v)?;
         v.edit(file, |inode| inode.set_mode(0o170_644))
     }),
-    (0x02_0018, |v| index_flag_on_special(v, FileKind::CharDevice)),
-    (0x02_0019, |v| index_flag_on_special(v, FileKind::BlockDevice)),
-    (0x02_0025, |v| index_flag_on_special(v, FileKind::Fifo)),
-    (0x02_0026, |v| index_flag_on_special(v, FileKind::Socket)),
+    (0x02_0018, |v| number_in_special(v, FileKind::CharDevice)),
+    (0x02_0019, |v| number_in_special(v, FileKind::BlockDevice)),
+    (0x02_0025, |v| number_in_special(v, FileKind::Fifo)),
+    (0x02_0026, |v| number_in_special(v, FileKind::Socket)),
     (0x02_0031, |v| {
         let link = v.pick("no symbolic link has its target in its inode", |_, raw| {
             Ok(raw.kind() == Some(FileKind::Symlink)

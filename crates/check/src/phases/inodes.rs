@@ -28,6 +28,7 @@ use crate::table::Code;
 use format::extent::{self, RawNode};
 use format::feature::{Compat, Incompat, RoCompat};
 use format::inode::{DiskInode, FileKind, InodeFlags, RawInode};
+use format::xattr::MAGIC;
 use format::{FsBlock, InodeNo};
 use parking_lot::Mutex;
 
@@ -403,16 +404,15 @@ impl InodeCheck<'_> {
                 report(Code::InlineDataXattrMissing);
             }
         }
-        let mapped = matches!(kind, Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
-        let header = RawNode::from_bytes(&raw.disk.i_block)
-            .is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC && n.header.eh_max.get() == n.capacity());
+        let header = has_tree(raw);
+        let mapped = is_mapped(raw, kind);
         if extents && !inline {
             if !features.incompat.contains(Incompat::EXTENT) {
                 report(if header { Code::ExtentFeatureMissing } else { Code::ExtentFlagWithoutFeature });
-            } else if mapped && !is_short_link(raw, kind) && raw.disk.i_block.iter().all(|b| *b == 0) {
+            } else if mapped && raw.disk.i_block.iter().all(|b| *b == 0) {
                 report(Code::ExtentHeaderMissing);
             }
-        } else if !inline && mapped && header && !is_short_link(raw, kind) {
+        } else if !inline && mapped && header {
             // the words of an extent header are invalid as block numbers
             report(if features.incompat.contains(Incompat::EXTENT) {
                 Code::ExtentFlagMissing
@@ -520,6 +520,8 @@ impl InodeCheck<'_> {
         };
         if bad {
             self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(size));
+        } else if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            self.report(Problem::new(Code::SpecialFileImmutable).inode(inode));
         }
     }
 
@@ -534,7 +536,8 @@ impl InodeCheck<'_> {
         let words = words(&raw.disk.i_block);
         // device numbers take two words; the others must be zero only on an immutable inode
         let stray = immutable && words.iter().skip(4).any(|w| *w != 0);
-        if flags.intersects(InodeFlags::INDEX | InodeFlags::EXTENTS) || stray {
+        // a wrong index flag alone is cleared
+        if flags.contains(InodeFlags::EXTENTS) || stray {
             report(match kind {
                 Some(FileKind::CharDevice) => Code::CharacterDeviceBad,
                 Some(FileKind::BlockDevice) => Code::BlockDeviceBad,
@@ -560,7 +563,11 @@ impl InodeCheck<'_> {
     ) {
         let volume = self.ctx.volume;
         let features = &volume.features;
-        let flags = raw.flags();
+        let mut flags = raw.flags();
+        if is_mapped(raw, kind) && has_tree(raw) && features.incompat.contains(Incompat::EXTENT) {
+            // a missing flag is one problem, and no reason to read the tree as block numbers
+            flags |= InodeFlags::EXTENTS;
+        }
         let fields = FileFields {
             inode,
             kind,
@@ -572,18 +579,15 @@ impl InodeCheck<'_> {
         let mut tally = Tally { clusters: value_clusters, ..Tally::default() };
         let acl = raw.file_acl(features.incompat.contains(Incompat::BIT64));
         let has_acl = self.check_acl_block(&fields, acl, &mut tally, harvest);
-        let special =
-            matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket));
         // the bad blocks inode has a map but no type; any other inode without a type has no valid map
-        if special || kind.is_none() && inode != InodeNo::BAD_BLOCKS {
+        if is_special(kind) || kind.is_none() && inode != InodeNo::BAD_BLOCKS {
             self.settle(fields, tally, has_acl, Vec::new(), harvest);
             return;
         }
         let trees = Trees { ctx: self.ctx, claimer: self.claimer };
         let before = harvest.found.nodes.len();
-        if flags.contains(InodeFlags::INLINE_DATA)
-            || kind == Some(FileKind::Symlink) && is_short_link(raw, kind) && !has_block_map(raw)
-        {
+        let mut long_link = false;
+        if has_no_map(raw) {
             // all data is in the inode
         } else if flags.contains(InodeFlags::EXTENTS) {
             trees.extent_root(&fields, &raw.disk.i_block, &mut tally, &mut harvest.found);
@@ -600,24 +604,21 @@ impl InodeCheck<'_> {
             let words = words(&raw.disk.i_block);
             trees.indirect_root(&fields, &words, &mut tally, &mut harvest.found);
             let depth = words.iter().skip(12).rposition(|w| *w != 0).map_or(0, |n| n + 1);
-            if kind == Some(FileKind::Symlink) && depth > 0 {
-                // a target has one block, whatever else the map contains
-                self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(fields.size));
-            }
+            // a target has one block, whatever else the map contains
+            long_link = kind == Some(FileKind::Symlink) && depth > 0;
             if matches!(self.role(inode), Role::Ordinary | Role::Root)
                 && let Some(depth) = harvest.counts.indirect_depths.get_mut(depth)
             {
                 *depth += 1;
             }
         }
-        if kind == Some(FileKind::Symlink) && tally.last.is_some() && self.claimer.is_checking() {
-            harvest.links.push((inode, fields.size));
-        }
         let sized = (1..u64::from(volume.geometry.block_size)).contains(&fields.size);
         let in_inode = flags.contains(InodeFlags::INLINE_DATA) || is_short_link(raw, kind);
         let mapped = tally.last.is_some() || harvest.found.nodes.len() > before;
-        if kind == Some(FileKind::Symlink) && !in_inode && !mapped && sized {
+        if long_link || kind == Some(FileKind::Symlink) && !in_inode && !mapped && sized {
             self.report(Problem::new(Code::SymlinkInvalid).inode(inode).found(fields.size));
+        } else if kind == Some(FileKind::Symlink) && mapped && self.claimer.is_checking() {
+            harvest.links.push((inode, fields.size));
         }
         let tops = harvest.found.nodes.split_off(before);
         self.settle(fields, tally, has_acl, tops, harvest);
@@ -671,7 +672,9 @@ impl InodeCheck<'_> {
 fn marks_of(raw: &RawInode<'_>) -> Marks {
     let flags = raw.flags();
     let mut marks = Marks::USED;
-    if raw.size() == 0 {
+    let attributes = raw.file_acl(true).get() != 0 || raw.attribute_area().starts_with(&MAGIC.to_le_bytes());
+    let blocks = raw.disk.i_blocks_lo.get() != 0 || raw.disk.i_blocks_high.get() != 0;
+    if raw.size() == 0 && !attributes && !blocks && !flags.contains(InodeFlags::INLINE_DATA) {
         marks |= Marks::EMPTY;
     }
     for (flag, mark) in [
@@ -698,10 +701,33 @@ fn is_short_link(raw: &RawInode<'_>, kind: Option<FileKind>) -> bool {
     kind == Some(FileKind::Symlink) && (1..60).contains(&raw.size())
 }
 
+/// Whether an inode of this type has a map of blocks unless a flag says otherwise.
+fn is_mapped(raw: &RawInode<'_>, kind: Option<FileKind>) -> bool {
+    matches!(kind, Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink)) && !is_short_link(raw, kind)
+}
+
+/// Whether `i_block` begins with the header of an extent tree.
+fn has_tree(raw: &RawInode<'_>) -> bool {
+    RawNode::from_bytes(&raw.disk.i_block)
+        .is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC && n.header.eh_max.get() == n.capacity())
+}
+
 /// Whether a short link has a block nevertheless: extents with a header.
 fn has_block_map(raw: &RawInode<'_>) -> bool {
     raw.flags().contains(InodeFlags::EXTENTS)
         && RawNode::from_bytes(&raw.disk.i_block).is_some_and(|n| n.header.eh_magic.get() == extent::MAGIC)
+}
+
+/// Whether `i_block` contains something else than a map of blocks: data, the target of a short link, or the number of a
+/// device.
+pub(crate) fn has_no_map(raw: &RawInode<'_>) -> bool {
+    let kind = raw.kind();
+    raw.flags().contains(InodeFlags::INLINE_DATA) || is_special(kind) || is_short_link(raw, kind) && !has_block_map(raw)
+}
+
+/// Whether it is a device, pipe or socket.
+pub(crate) fn is_special(kind: Option<FileKind>) -> bool {
+    matches!(kind, Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket))
 }
 
 /// Whether the target in `i_block` ends exactly at `i_size`. An encrypted one starts with its own length.

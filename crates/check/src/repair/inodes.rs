@@ -5,6 +5,7 @@ use super::inline;
 use super::maps;
 use super::system_inodes;
 use super::work::Work;
+use crate::phases::inodes::is_special;
 use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::Result;
@@ -345,7 +346,7 @@ impl Case<'_, '_> {
 
     fn inline_value(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         // the flag is stray where blocks are mapped
-        if is_special(inode) || has_mapped_blocks(self.work, inode) {
+        if is_special(inode.kind()) || has_mapped_blocks(self.work, inode) {
             self.work.make_stale();
             return self.decide_map(problem, inode);
         }
@@ -401,7 +402,7 @@ impl Case<'_, '_> {
     /// Removes the extents and inline data flags that contradict the content of an inode, or each other.
     fn decide_map(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         let flags = inode.raw().flags();
-        let wrong = if is_special(inode) {
+        let wrong = if is_special(inode.kind()) {
             MAP_FLAGS
         } else if has_extent_header(inode) {
             InodeFlags::INLINE_DATA
@@ -436,11 +437,6 @@ fn needs_no_blocks(inode: &InodeBuf) -> bool {
         Some(FileKind::Symlink) => end.is_some_and(|end| end as u64 == raw.size()),
         _ => false,
     }
-}
-
-/// Whether an inode is a device, pipe or socket.
-fn is_special(inode: &InodeBuf) -> bool {
-    matches!(inode.kind(), Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket))
 }
 
 /// Whether `i_block` begins with an extent header.

@@ -3,6 +3,7 @@
 use super::work::Work;
 use crate::phases::inodes::block_maps::{check_header, root_header_fits};
 use crate::phases::inodes::file_totals::{FileFields, beyond_limit};
+use crate::phases::inodes::has_no_map;
 use blockdev::Result;
 use format::extent::{self, Child, Extent, RawNode};
 use format::feature::{Incompat, RoCompat};
@@ -325,6 +326,9 @@ pub(super) fn convert(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) ->
 
 /// Drops invalid entries of an inode's map. `false` where so many are impossible that it is probably not an inode.
 pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
+    if has_no_map(&inode.raw()) {
+        return Ok(true);
+    }
     if inode.raw().flags().contains(InodeFlags::EXTENTS) {
         let found = read_extents(work, number, inode)?;
         let own = exclusive(work, &found.nodes);

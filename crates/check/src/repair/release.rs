@@ -3,6 +3,7 @@
 
 use super::work::Work;
 use crate::phases::inodes::block_maps::{check_header, root_header_fits};
+use crate::phases::inodes::has_no_map;
 use crate::system_zone;
 use blockdev::Result;
 use format::extent::{MAX_DEPTH, RawNode};
@@ -65,7 +66,7 @@ pub(super) fn list(work: &Work<'_>) -> Result<Option<usize>> {
         let valid = !geometry.metadata_csum || raw.checksum(geometry, number) == raw.stored_checksum();
         let Some(kind) = raw.kind().filter(|_| valid) else { return Ok(None) };
         next = raw.disk.i_dtime.get();
-        let Some(mapped) = mapped_by(work, number, &inode, kind)? else { return Ok(None) };
+        let Some(mapped) = mapped_by(work, number, &inode)? else { return Ok(None) };
         if raw.disk.i_links_count.get() > 0 {
             // one to be truncated that is already as short as its size
             let blocks = raw.size().div_ceil(u64::from(geometry.block_size));
@@ -127,15 +128,11 @@ struct Mapped {
 }
 
 /// The blocks that an inode maps; `None` where any of its map is invalid.
-fn mapped_by(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, kind: FileKind) -> Result<Option<Mapped>> {
+fn mapped_by(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Result<Option<Mapped>> {
     let raw = inode.raw();
     let mut mapped = Mapped::default();
     let flags = raw.flags();
-    if flags.contains(InodeFlags::INLINE_DATA) {
-        return Ok(Some(mapped));
-    }
-    let short = kind == FileKind::Symlink && raw.size() < 60 && !flags.contains(InodeFlags::EXTENTS);
-    if short || !matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
+    if has_no_map(&raw) {
         return Ok(Some(mapped));
     }
     let valid = if flags.contains(InodeFlags::EXTENTS) {

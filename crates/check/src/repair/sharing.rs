@@ -15,6 +15,7 @@ use super::journal;
 use super::maps::{self, Pointer};
 use super::system_inodes;
 use super::work::Work;
+use crate::phases::inodes::has_no_map;
 use crate::phases::multiply_claimed::Sharing;
 use crate::problem::Problem;
 use crate::table::Code;
@@ -174,7 +175,8 @@ impl Clones<'_, '_> {
             })?;
             return work.put_inode(number, inode);
         }
-        let has_space = if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
+        let has_space = if has_no_map(&inode.raw()) {
+            // it shares its attribute block alone
             true
         } else if inode.raw().flags().contains(InodeFlags::EXTENTS) {
             self.separate_extents(number, &mut inode)?

@@ -522,13 +522,7 @@ impl Rounds<'_> {
     }
 
     /// Checks a link's target in a block: its length is `i_size`, and a NUL follows.
-    fn check_link(
-        &self,
-        link: &LinkTarget,
-        links: &[(InodeNo, u64)],
-        files: &OpenFiles,
-        bytes: Result<&[u8], &blockdev::Error>,
-    ) {
+    fn check_link(&self, link: &LinkTarget, links: &[(InodeNo, u64)], bytes: Result<&[u8], &blockdev::Error>) {
         let bytes = match bytes {
             Ok(bytes) => bytes,
             Err(error) => {
@@ -545,7 +539,7 @@ impl Rounds<'_> {
             [low, high, ..] if encrypted => u64::from(*low) + u64::from(*high) * 256 + 2,
             _ => bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len()) as u64,
         };
-        if length != size && files.get(link.inode).is_none() {
+        if length != size {
             self.report(
                 Problem::new(Code::SymlinkInvalid)
                     .inode(link.inode)
@@ -654,7 +648,7 @@ impl Reader<'_> {
             }
             Part::Link(n) => {
                 if let Some(link) = self.round.links.get(n as usize) {
-                    self.rounds.check_link(link, self.links, self.files, bytes);
+                    self.rounds.check_link(link, self.links, bytes);
                 }
             }
         }

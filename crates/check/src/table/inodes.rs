@@ -173,7 +173,7 @@ macro_rules! inode_rows {
         0x01006e ExtentEndOutOfBounds Error stops by Inodes
             "Inode {inode}: extent at file block {file_block} (block {found}, {count} blocks) is outside its node's range."
             => "extent removed." [];
-        0x01006f InlineDataFeatureMissing Error repairs by Inodes
+        0x01006f InlineDataFeatureMissing Error stops by Inodes
             "Inode {inode} has the inline data flag, but the superblock lacks the inline_data feature."
             => "feature and flag corrected." [];
         0x010073 DirectoryExtentUninit Error repairs by Inodes

@@ -7,6 +7,7 @@ mod cuts;
 mod destroyed;
 mod interrupted;
 mod kinds;
+mod links;
 mod lost;
 mod lost_tables;
 mod matrix;

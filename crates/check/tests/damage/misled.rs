@@ -71,7 +71,7 @@ pub(crate) fn look(bytes: &[u8]) -> Report {
     check("volume", &MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::No), &()).expect("a volume")
 }
 
-fn finds(report: &Report, code: Code) -> bool {
+pub(crate) fn finds(report: &Report, code: Code) -> bool {
     report.problems.iter().any(|problem| problem.code == code)
 }
 
@@ -87,7 +87,7 @@ fn only_the_superblock(said: &str, intact: &[u8], mut bytes: Vec<u8>, mode: Repa
     bytes
 }
 
-fn repaired(said: &str, bytes: &mut Vec<u8>) {
+pub(crate) fn repaired(said: &str, bytes: &mut Vec<u8>) {
     let report = fix(bytes, Repair::All).expect("a volume");
     assert_eq!(report.exit, exit::REPAIRED, "{said}: {:?}", report.problems);
 }
@@ -312,37 +312,6 @@ fn a_resize_inode_that_leads_out_of_the_volume_is_an_error() {
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
     assert_eq!(tree(&image), before);
-}
-
-/// A file with inline data whose mode became that of a symbolic link: e2fsck accepts only targets that fill `i_block` and
-/// the attribute. A shorter one is readable without the flag, so nothing is lost.
-#[test]
-fn an_inline_link_has_no_target_that_fits_without_the_flag() {
-    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
-        return;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    // the length of the target, and whether the link is valid
-    let links = [(2, false), (59, false), (60, true), (70, true)];
-    for (length, _) in links {
-        std::fs::write(folder.path().join(format!("f{length}")), "x".repeat(length)).expect("a file");
-    }
-    let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "inline_data", "-I", "256"];
-    let image = Image::mke2fs(&args, 8 << 20).with_folder(folder.path()).build();
-    let intact = image.bytes();
-    for (length, valid) in links {
-        image.set_bytes(&intact);
-        image.debugfs(&[&format!("set_inode_field f{length} mode 0120777")]);
-        let mut bytes = image.bytes();
-        assert_eq!(finds(&look(&bytes), Code::InlineLinkTooShort), !valid, "{length}: {:?}", look(&bytes).problems);
-        assert_eq!(e2fsck(image.path()).text.contains("is invalid"), !valid, "{length}");
-        repaired("a link", &mut bytes);
-        image.set_bytes(&bytes);
-        assert!(e2fsck(image.path()).clean, "{length}: {}", e2fsck(image.path()).text);
-        let found = image.debugfs(&[&format!("stat f{length}")]).text();
-        assert!(found.contains("Type: symlink") && found.contains(&format!("Size: {length}\n")), "{found}");
-        assert!(valid || found.contains(&format!("Fast link dest: \"{}\"", "x".repeat(length))), "{found}");
-    }
 }
 
 /// Unreadable attributes of a small file are dropped without its content, which is stored among them.

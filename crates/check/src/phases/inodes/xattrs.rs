@@ -54,7 +54,8 @@ pub(crate) fn check_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawIno
         let strict = raw.flags().contains(InodeFlags::INLINE_DATA);
         let area = Area { ctx, owner: inode, block: None, shares: 1, bytes, strict, values: &values };
         seen.value_clusters = area.check(0, |entry, name, value| match (entry.e_name_index, name) {
-            (index::SYSTEM, b"data") => seen.system_data = Some(value),
+            // readers take the first one
+            (index::SYSTEM, b"data") => seen.system_data = seen.system_data.or(Some(value)),
             (index::ENCRYPTION, b"c") => {
                 seen.encryption = true;
                 if area.check_encryption(value) {
