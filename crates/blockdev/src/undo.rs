@@ -6,7 +6,7 @@
 //! FORMAT.md.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::ops::Range;
 use std::path::Path;
@@ -55,6 +55,21 @@ fn with_reason(error: io::Error) -> io::Error {
 pub fn record(path: &Path, device: &dyn BlockDevice, changes: impl IntoIterator<Item = Result<Planned>>) -> Result<()> {
     let failed = failed(path);
     let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(&failed)?;
+    let written = write(file, device, changes, &failed);
+    if written.is_err() {
+        // an incomplete file restores nothing, and its name would be refused when the repair is repeated
+        let _ = fs::remove_file(path);
+    }
+    written
+}
+
+/// Writes the content of an undo file, and makes it durable.
+fn write(
+    file: File,
+    device: &dyn BlockDevice,
+    changes: impl IntoIterator<Item = Result<Planned>>,
+    failed: impl Fn(io::Error) -> Error,
+) -> Result<()> {
     let mut out = Summed { inner: BufWriter::new(file), hash: Xxh3::new() };
     out.put(MAGIC).map_err(&failed)?;
     out.put(&device.geometry().len.to_le_bytes()).map_err(&failed)?;
@@ -274,7 +289,7 @@ fn read(path: &Path, device: &dyn BlockDevice, mut each: impl FnMut(Record) -> R
         _ => failed(error),
     };
     // opening a pipe without a writer would never return
-    if !std::fs::metadata(path).map_err(&failed)?.is_file() {
+    if !fs::metadata(path).map_err(&failed)?.is_file() {
         return Err(refuse("it is not a regular file"));
     }
     let file = File::open(path).map_err(&failed)?;
@@ -336,7 +351,7 @@ mod tests {
             file.extend([0; 16]);
             let sum = xxh3_64(&file);
             file.extend(sum.to_le_bytes());
-            std::fs::write(&path, file).unwrap();
+            fs::write(&path, file).unwrap();
             let said = refused(&path);
             assert!(said.contains(says), "{offset}: {said}");
         }
@@ -391,14 +406,25 @@ mod tests {
         let before = bytes(&device);
         assert!(says(&path, &device).contains("changed since"));
         assert_eq!(bytes(&device), before);
-        let whole = std::fs::read(&path).unwrap();
+        let whole = fs::read(&path).unwrap();
         for cut in [0, 7, 20, whole.len() - 1] {
-            std::fs::write(&path, &whole[..cut]).unwrap();
+            fs::write(&path, &whole[..cut]).unwrap();
             assert!(says(&path, &device).contains("incomplete"), "{cut}");
         }
         let mut damaged = whole;
         *damaged.last_mut().unwrap() ^= 1;
-        std::fs::write(&path, damaged).unwrap();
+        fs::write(&path, damaged).unwrap();
         assert!(says(&path, &device).contains("damaged"));
+    }
+
+    /// The same name can be used again.
+    #[test]
+    fn a_file_that_could_not_be_completed_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, device) = (folder.path().join("undo"), device());
+        let change = |offset| Ok(Planned { offset, data: vec![9; 512] });
+        record(&path, &device, [change(4096), change(1 << 40)]).unwrap_err();
+        assert!(!path.exists());
+        record(&path, &device, [change(4096)]).unwrap();
     }
 }

@@ -50,7 +50,9 @@ use summary::{Detail, REBOOT};
 Without -p or -y nothing is changed. -p repairs only what cannot lose anything; where a decision is needed, it \
     replays the journal, marks the volume as having errors, so that no later run skips the check, and changes \
     nothing else. -z records the old content for `extant undo` (not for native volumes; no file where nothing is \
-    changed: on a volume without errors times and counts of the superblock may change, and the file restores these). A repair that is interrupted between two writes is finished by the next one. A mounted volume is only read. \
+    changed: on a volume without errors times and counts of the superblock may change, and a few free blocks, to which they \
+    are written first; the file restores these). A repair that is interrupted between two writes has changed nothing but \
+    free blocks, or is finished by the next one. A mounted volume is only read. \
     Without -f an ext2, ext3, ext4 or rext3 volume that is marked clean is not checked, as with e2fsck.
 
 -y repairs little on a native volume: it rewrites a damaged superblock, and where the newest generation cannot be read \
