@@ -13,12 +13,13 @@ use zerocopy::FromBytes;
 
 type Change = fn(&mut DiskSuperblock);
 
-const CHANGES: [(&str, Change); 14] = [
+const CHANGES: [(&str, Change); 15] = [
     ("s_inodes_count", |sb| sb.s_inodes_count = (sb.s_inodes_count.get() + 1).into()),
     ("s_inodes_count", |sb| sb.s_inodes_count = (sb.s_inodes_count.get() / 2).into()),
     ("s_inodes_count", |sb| sb.s_inodes_count = (sb.s_inodes_count.get() * 2).into()),
     ("s_inodes_per_group", |sb| sb.s_inodes_per_group = (sb.s_inodes_per_group.get() / 2).into()),
     ("s_inodes_per_group", |sb| sb.s_inodes_per_group = (sb.s_inodes_per_group.get() + 8).into()),
+    ("s_inodes_per_group", |sb| sb.s_inodes_per_group = (sb.s_inodes_per_group.get() + 2).into()),
     ("s_reserved_gdt_blocks", |sb| sb.s_reserved_gdt_blocks = (sb.s_reserved_gdt_blocks.get() + 20).into()),
     ("s_inode_size", |sb| sb.s_inode_size = (sb.s_inode_size.get() / 2).into()),
     ("s_inode_size", |sb| sb.s_inode_size = (sb.s_inode_size.get() * 2).into()),

@@ -138,7 +138,9 @@ fn counts(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
     let whole = (inodes / per_group).checked_mul(group).and_then(|blocks| blocks.checked_add(first));
     // there are inodes for more whole groups, and the device has them: rather the number of blocks is wrong
     let is_short = blocks < device && inodes > groups.saturating_mul(per_group) && inodes.is_multiple_of(per_group);
+    // in groups of another number of inodes a byte of the bitmap would have bits of inodes and of padding; no mkfs makes it
     if let Ok(expected) = u32::try_from(groups.saturating_mul(per_group))
+        && per_group.is_multiple_of(8)
         && !(is_short && whole.is_some_and(|whole| whole.saturating_sub(group) < device))
     {
         let disk = DiskSuperblock { s_inodes_count: expected.into(), ..*disk };
