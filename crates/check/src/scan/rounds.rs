@@ -550,14 +550,12 @@ impl Rounds<'_> {
         }
     }
 
-    /// Claims the clusters that leaves of one file may share, once for each file.
+    /// Claims the clusters that leaves of one file may share, once for each part of a file.
     fn claim_edges(&self, files: &OpenFiles, mut edges: Vec<Edge>) {
         edges.sort_unstable();
         self.check_edges(&edges);
-        let mut edges: Vec<_> = edges.into_iter().map(|edge| (edge.inode, edge.cluster)).collect();
-        edges.sort_unstable();
         edges.dedup();
-        for (inode, cluster) in edges {
+        for Edge { inode, cluster, .. } in edges {
             if let Some(file) = files.get(inode) {
                 file.tally.lock().clusters += 1;
             }

@@ -94,3 +94,46 @@ fn a_cluster_of_a_file_lies_in_one_cluster_of_the_volume() {
     }
     assert!(tried >= 4, "no leaf ends within a cluster");
 }
+
+/// One cluster of the volume for two clusters of a file: next to each other in a leaf, at its end, in two leaves.
+#[test]
+fn a_cluster_of_the_volume_is_for_one_cluster_of_a_file() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let image = volume();
+    let intact = image.bytes();
+    for inode in [12, 13, 14] {
+        let leaves = leaves(&image, inode);
+        let all: Vec<_> = leaves.concat();
+        let last = all.len() - 1;
+        let end_of_leaf = leaves[0].len() - 1;
+        for (changed, like) in
+            [(last, last - 2), (last, 0), (2, 0), (0, last), (0, 2), (end_of_leaf, last), (last, end_of_leaf)]
+        {
+            let ((at, logical, physical), (_, _, other)) = (all[changed], all[like]);
+            if physical / RATIO == other / RATIO {
+                continue;
+            }
+            let mut bytes = intact.clone();
+            let moved = (other / RATIO * RATIO + physical % RATIO) as u32;
+            bytes[at + 8..at + 12].copy_from_slice(&moved.to_le_bytes());
+            let said = format!("inode {inode}, block {logical} like {}", all[like].1);
+            image.set_bytes(&bytes);
+            let before = e2fsck(image.path());
+            // it accepts a cluster twice in a row
+            let in_a_row = changed.abs_diff(like) < 3;
+            assert!(in_a_row || before.text.contains("ultiply-claimed"), "{said}: {}", before.text);
+            let report = look(&bytes);
+            let found = report.problems.iter().any(|p| p.code == Code::FileSharesBlocks);
+            assert!(found, "{said}: {:?}", report.problems);
+            let report = fix(&mut bytes, Repair::All).expect("a volume");
+            assert!(report.clean, "{said}: {:?}", report.problems);
+            assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+            image.set_bytes(&bytes);
+            let verdict = e2fsck(image.path());
+            assert!(verdict.clean, "{said}: {}", verdict.text);
+        }
+        image.set_bytes(&intact);
+    }
+}

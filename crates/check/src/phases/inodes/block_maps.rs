@@ -262,16 +262,17 @@ impl Trees<'_> {
         if blocks.start % ratio != logical % ratio || last_cluster.is_some_and(elsewhere) {
             self.report_entry(fields, Code::ClusterMisaligned, None, FileBlock(logical), blocks.start);
         }
-        let last = last_cluster.map(|(_, cluster)| cluster);
-        let taken = |cluster| edges.iter().any(|(_, edge)| *edge == cluster) || last == Some(cluster);
-        if !clusters.is_empty() && taken(clusters.start) {
+        let end = logical + (blocks.end - blocks.start) - 1;
+        let last = (end / ratio, self.ctx.claims.cluster_of(blocks.end - 1));
+        // the same cluster for another part of the file is a second claim
+        let taken = |at: (u64, u64)| edges.contains(&at) || *last_cluster == Some(at);
+        if !clusters.is_empty() && taken((logical / ratio, clusters.start)) {
             clusters.start += 1;
         }
-        if !clusters.is_empty() && taken(clusters.end - 1) {
+        if !clusters.is_empty() && taken(last) {
             clusters.end -= 1;
         }
-        let end = logical + (blocks.end - blocks.start) - 1;
-        *last_cluster = Some((end / ratio, self.ctx.claims.cluster_of(blocks.end - 1)));
+        *last_cluster = Some(last);
         clusters
     }
 
