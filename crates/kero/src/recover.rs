@@ -8,6 +8,7 @@
 //!    begun only after the broken one was durable.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use blockdev::BlockDevice;
 
@@ -311,15 +312,23 @@ impl Walk<'_> {
     fn newest_beyond(&self, at: &Position) -> Option<(u64, u32)> {
         let (size, count) = (self.layout.segment, self.layout.log / self.layout.segment);
         let first = at.slot / size;
-        let newer = |slot: u32| {
-            let numbers = Record::numbers(&self.block(slot).ok()?, &self.uuid);
-            numbers.filter(|(sequence, _)| *sequence >= at.sequence).map(|(_, group)| (group, slot))
+        let newer = |slot: u32, bytes: &[u8]| {
+            let numbers = Record::numbers(bytes, &self.uuid).filter(|(sequence, _)| *sequence >= at.sequence);
+            numbers.map(|(_, group)| (group, slot))
         };
-        let mut newest = (at.slot..(first + 1) * size).filter_map(newer).max();
+        let newest_in = |slots: Range<u32>| {
+            let mut bytes = vec![0; slots.len() * BLOCK as usize];
+            if self.device.read(self.layout.slot(slots.start), &mut bytes).is_ok() {
+                return slots.zip(bytes.chunks(BLOCK as usize)).filter_map(|(slot, bytes)| newer(slot, bytes)).max();
+            }
+            // each block once, as a disk may need seconds for one that it cannot read
+            slots.filter_map(|slot| newer(slot, &self.one_block(slot).ok()?)).max()
+        };
+        let mut newest = newest_in(at.slot..(first + 1) * size);
         let mut passed = 0;
         for step in 1..count {
             let start = (first + step) % count * size;
-            let found = (start..start + size).filter_map(newer).max();
+            let found = newest_in(start..start + size);
             passed = if found.is_some() { 0 } else { passed + 1 };
             newest = newest.max(found);
             if passed == PASSED {
