@@ -294,7 +294,8 @@ The result is a plain device with the same content. If the command was interrupt
     ranges have undefined content then.
 
 With --force a device is accepted whose placeholder is gone because it was written to without the layer: the content of \
-    the log overwrites those writes.
+    the log overwrites those writes. Content that is damaged in the log (its checksum is wrong) is moved as it is; without \
+    --force the command ends there, and nothing is lost.
 
 Exit status: 0 done, 1 not done, or not all of it, 2 wrong usage."
 )]

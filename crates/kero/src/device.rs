@@ -27,7 +27,8 @@ use crate::state::{Source, State};
 pub struct Options {
     /// Refuses every change.
     pub read_only: bool,
-    /// Opens the layer although a placeholder is missing: data written without the layer may be lost.
+    /// Opens the layer although a placeholder is missing: data written without the layer may be lost. Damaged content
+    /// leaves the log as it is.
     pub force: bool,
     /// A block that is written again within this time is hot.
     pub hot: Duration,
@@ -202,6 +203,7 @@ impl<D: BlockDevice> Kero<D> {
             discards: NumberSet::default(),
             in_flight: BTreeSet::new(),
             now: Duration::ZERO,
+            unverified: options.force,
             hot: options.hot,
             failed: None,
             refused: found.refused,

@@ -100,6 +100,16 @@ pub enum Error {
         /// First byte of a block that has changed.
         offset: u64,
     },
+    /// Content of the log is damaged.
+    #[error(
+        "the content of byte {data} is damaged in the log (at byte {offset} of the device, wrong checksum), so it was not written to its home location: restore the device from a backup, or remove the layer with `extant kero drain --force`, which writes it as it is"
+    )]
+    Damaged {
+        /// First byte of the block in the data.
+        data: u64,
+        /// First byte of its slot on the device.
+        offset: u64,
+    },
     /// No space for another group.
     #[error("the log has no space for a group of {blocks} blocks: use a larger log")]
     LogFull {

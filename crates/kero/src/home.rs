@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blockdev::{BlockDevice, Read};
+use blockdev::BlockDevice;
 
 use crate::bytes::Entry;
 use crate::error::{Error, Result};
@@ -24,8 +24,8 @@ use crate::state::{MOST_SCATTERED, State};
 /// The maximum number of blocks of a group that moves home.
 const MOST: usize = 1024;
 
-/// Blocks with their content, ascending.
-type Contents = BTreeMap<u32, Box<[u8]>>;
+/// The maximum number of segments of which blocks move home when the layer is idle: the longest time for their headers.
+const MOST_SEGMENTS: usize = 4;
 
 impl State {
     /// The number of blocks of the log that groups never use: for two checkpoints, and for moving blocks home.
@@ -167,21 +167,6 @@ impl State {
             || self.open.discards.contains(address / MIB)
     }
 
-    /// Reads the slots of blocks, in the order of the log.
-    fn read_slots(&self, device: &dyn BlockDevice, slots: &[(u32, u32)]) -> Result<Contents> {
-        let mut contents: Vec<Box<[u8]>> = slots.iter().map(|_| vec![0; BLOCK as usize].into_boxed_slice()).collect();
-        let mut reads: Vec<Read<'_>> = slots
-            .iter()
-            .zip(&mut contents)
-            .map(|((_, slot), bytes)| Read::new(self.layout.slot(*slot), bytes))
-            .collect();
-        device.read_many(&mut reads);
-        for read in reads {
-            read.result?;
-        }
-        Ok(slots.iter().map(|(address, _)| *address).zip(contents).collect())
-    }
-
     /// Moves up to `budget` cold blocks home, and appends hot ones to the open group again, from segments that the head
     /// reaches within half a lap. Returns the number of blocks. No record of the open group may be written, and all
     /// groups must be durable.
@@ -198,7 +183,9 @@ impl State {
         let scattered = MOST_SCATTERED.saturating_sub(self.open.scattered) as usize;
         let budget = budget.min(space as usize).min(scattered);
         let (mut cold, mut hot) = (Vec::new(), Vec::new());
+        let mut segments = 0;
         for segment in self.ring.within(self.layout.log / 2) {
+            let before = cold.len() + hot.len();
             let young = self.is_young(segment);
             for slot in self.ring.slots(segment) {
                 let Some(address) = self.table.address_of(slot) else { continue };
@@ -210,6 +197,10 @@ impl State {
                 } else {
                     cold.push((address, slot));
                 }
+            }
+            segments += usize::from(cold.len() + hot.len() > before);
+            if segments == MOST_SEGMENTS {
+                break;
             }
         }
         if cold.is_empty() && hot.is_empty() {

@@ -45,6 +45,7 @@ mod recover;
 mod ring;
 mod state;
 mod table;
+mod verify;
 
 pub use background::{Background, SCHEME, beneath};
 pub use device::{Kero, Options, Stats};

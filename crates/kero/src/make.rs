@@ -4,7 +4,6 @@
 //! before the others, flush; placeholder 16, flush; superblocks with the state "in use", one after the other. `drain`
 //! is the reverse: everything moves home, superblocks with the state "being removed", block 16, block 0, its first
 //! sector last. So while anything of the device is not at home, the first sector of block 0 is the placeholder.
-//! long as anything of the device is not in its own place, the first sector of block 0 is the placeholder.
 
 use blockdev::{BlockDevice, Op};
 

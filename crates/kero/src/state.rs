@@ -91,6 +91,8 @@ pub(crate) struct State {
     /// Blocks that are being written home.
     pub(crate) in_flight: BTreeSet<u32>,
     pub(crate) now: Duration,
+    /// Content leaves the log also if its checksum is wrong.
+    pub(crate) unverified: bool,
     /// The time for which a block stays hot.
     pub(crate) hot: Duration,
     pub(crate) failed: Option<String>,

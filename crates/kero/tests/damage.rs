@@ -271,6 +271,73 @@ fn damage_in_the_middle_of_the_log_is_no_end() {
     assert!(refused > 0);
 }
 
+/// Cold content in the log: blocks 200 to 202, in one group, before the checkpoints.
+fn with_cold_blocks() -> Overlay {
+    let device = device();
+    format(&device, &format_options(LOG, false)).unwrap();
+    let kero = Kero::open(&device, options()).unwrap();
+    for (block, byte) in (200..203).zip(b'a'..) {
+        kero.write(block * BLOCK, &[byte; BLOCK as usize]).unwrap();
+    }
+    while kero.stats().checkpoints < 2 {
+        kero.write(100 * BLOCK, &[1; BLOCK as usize]).unwrap();
+        kero.flush().unwrap();
+    }
+    drop(kero);
+    device
+}
+
+/// Nothing but its checksum reveals the damage, and that does not leave the log with it.
+#[test]
+fn a_damaged_block_does_not_move_home() {
+    let device = with_cold_blocks();
+    let slots = (200..203).map(|block| Kero::open(&device, options()).unwrap().location(block * BLOCK).unwrap());
+    let slots: Vec<u64> = slots.collect();
+    assert!(slots.iter().all(|slot| *slot >= layout().slot(0)), "in the log");
+    for (number, slot) in slots.iter().enumerate() {
+        let damaged = device.clone();
+        flip(&damaged, slot + 77);
+        let byte = (200 + number as u64) * BLOCK;
+        let named = |error: String| error.contains(&format!("byte {byte} is damaged")) && error.contains("--force");
+        let error = drain(&damaged, options()).expect_err("an error");
+        assert!(matches!(error, Error::Damaged { .. }) && named(error.to_string()), "{error}");
+
+        // as well when the layer is idle; reads go on
+        let kero = Kero::open(&damaged, options()).unwrap();
+        let moved = loop {
+            match kero.idle(64) {
+                Ok(0) => {
+                    kero.write(100 * BLOCK, &[1; BLOCK as usize]).unwrap();
+                    kero.flush().unwrap();
+                }
+                Ok(_) => kero.flush().unwrap(),
+                Err(error) => break error,
+            }
+        };
+        assert!(named(moved.to_string()), "{moved}");
+        assert!(kero.flush().is_err() && kero.read(byte, &mut [0]).is_ok());
+        drop(kero);
+
+        drain(&damaged, Options { force: true, ..options() }).unwrap();
+        let mut found = vec![0; 3 * BLOCK as usize];
+        damaged.read(200 * BLOCK, &mut found).unwrap();
+        let changed = found.iter().zip((b'a'..).flat_map(|byte| [byte; BLOCK as usize]));
+        assert_eq!(changed.filter(|(found, written)| *found != written).count(), 1);
+    }
+}
+
+/// Without their header nothing is known against blocks.
+#[test]
+fn blocks_with_a_damaged_header_move_home() {
+    let device = with_cold_blocks();
+    let header = Kero::open(&device, options()).unwrap().location(200 * BLOCK).unwrap() - BLOCK;
+    flip(&device, header + 0x20);
+    drain(&device, options()).unwrap();
+    let mut found = vec![0; 3 * BLOCK as usize];
+    device.read(200 * BLOCK, &mut found).unwrap();
+    assert!(found.chunks(BLOCK as usize).zip(b'a'..).all(|(block, byte)| block == [byte; BLOCK as usize]));
+}
+
 #[test]
 fn every_way_to_be_no_layer_has_its_sentence() {
     let plain = device();
