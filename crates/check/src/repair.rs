@@ -23,6 +23,7 @@
 
 mod attributes;
 mod bitmaps;
+mod clusters;
 mod connections;
 mod convert;
 mod copies;

@@ -1,5 +1,6 @@
 //! Block maps: the valid part is read, and a new map with exactly that is written.
 
+use super::clusters;
 use super::work::Work;
 use crate::phases::inodes::block_maps::{check_header, root_header_fits};
 use crate::phases::inodes::file_totals::{FileFields, beyond_limit};
@@ -44,11 +45,16 @@ pub(super) fn fields(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> File
 
 /// Reads the valid part of the tree in `i_block`.
 pub(super) fn read_extents(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Result<Extents> {
-    let mut reader =
-        Reader { work, fields: fields(work, number, inode), found: Extents::default(), seen: HashSet::new() };
+    read_valid(work, number, inode, u64::from(work.volume().geometry.cluster_blocks))
+}
+
+/// As [`read_extents`], with clusters of `ratio` blocks; with 1 blocks may be anywhere in a cluster.
+fn read_valid(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, ratio: u64) -> Result<Extents> {
+    let (fields, found) = (fields(work, number, inode), Extents::default());
+    let mut reader = Reader { work, fields, ratio, found, seen: HashSet::new() };
     reader.node(&inode.raw().disk.i_block, None)?;
     let mut found = reader.found;
-    ascending(&mut found.extents, u64::from(work.volume().geometry.cluster_blocks));
+    ascending(&mut found.extents, ratio);
     Ok(found)
 }
 
@@ -95,6 +101,8 @@ fn parts_cluster(before: &Extent, extent: &Extent, ratio: u64) -> bool {
 struct Reader<'a, 'w> {
     work: &'a Work<'w>,
     fields: FileFields,
+    /// The number of blocks of a cluster in which they have their positions.
+    ratio: u64,
     found: Extents,
     seen: HashSet<u64>,
 }
@@ -133,12 +141,11 @@ impl Reader<'_, '_> {
     fn extent(&mut self, mut extent: Extent) {
         let volume = self.work.volume();
         let (logical, start, len) = (extent.logical.get(), extent.physical.get(), u64::from(extent.len));
-        let ratio = u64::from(volume.geometry.cluster_blocks);
         let on_volume = volume.contains(start) && start.saturating_add(len) <= volume.geometry.blocks;
         if len == 0 || !on_volume || logical + len > extent::MAX_BLOCKS {
             return;
         }
-        if ratio > 1 && start % ratio != logical % ratio {
+        if start % self.ratio != logical % self.ratio {
             return;
         }
         let Some(walk) = self.work.walk() else { return };
@@ -330,9 +337,9 @@ pub(super) fn clean(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf) -> R
         return Ok(true);
     }
     if inode.raw().flags().contains(InodeFlags::EXTENTS) {
-        let found = read_extents(work, number, inode)?;
+        let found = read_valid(work, number, inode, 1)?;
         let own = exclusive(work, &found.nodes);
-        return write_extents(work, number, inode, &found.extents, &own);
+        return write_extents(work, number, inode, &clusters::align(work, found.extents)?, &own);
     }
     let fields = fields(work, number, inode);
     let volume = work.volume();

@@ -11,6 +11,7 @@
 //! a redo log, blocks in use must not be overwritten by copies.
 
 use super::attributes;
+use super::clusters::push;
 use super::journal;
 use super::maps::{self, Pointer};
 use super::system_inodes;
@@ -369,20 +370,6 @@ impl Clones<'_, '_> {
         let geometry = &self.work.volume().geometry;
         let start = u64::from(geometry.first_data_block) + next.start * u64::from(geometry.cluster_blocks);
         u32::try_from(start - block).unwrap_or(u32::MAX).min(most)
-    }
-}
-
-/// Adds an extent, merged with the last one where they are contiguous.
-fn push(extents: &mut Vec<Extent>, extent: Extent) {
-    if let Some(last) = extents.last_mut()
-        && last.logical.get() + u64::from(last.len) == extent.logical.get()
-        && last.physical.get() + u64::from(last.len) == extent.physical.get()
-        && last.unwritten == extent.unwritten
-        && last.len + extent.len <= u32::from(format::extent::MAX_INIT_LEN) - u32::from(extent.unwritten)
-    {
-        last.len += extent.len;
-    } else {
-        extents.push(extent);
     }
 }
 

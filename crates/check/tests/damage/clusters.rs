@@ -73,14 +73,16 @@ fn a_cluster_of_a_file_lies_in_one_cluster_of_the_volume() {
         let within = all.windows(2).filter(|pair| pair[0].1 / RATIO == pair[1].1 / RATIO);
         let (edges, inside): (Vec<_>, Vec<_>) = within.partition(|pair| first_of_leaf.contains(&pair[1].0));
         assert!(!inside.is_empty(), "inode {inode} has no cluster in two pieces");
-        for pair in inside.iter().take(1).chain(edges.iter().take(1)) {
+        // at the right position within a cluster, but in a cluster after all others; at another position
+        let moved = inside.iter().take(1).chain(edges.iter().take(1));
+        for (pair, position) in moved.flat_map(|pair| [(pair, 0), (pair, 1)]) {
             tried += 1;
-            // at the right position within a cluster, but in a cluster after all others
             let (at, logical, physical) = pair[1];
             let away = all.iter().map(|(_, _, physical)| physical / RATIO).max().expect("extents") + 20;
-            let other = (away * RATIO + physical % RATIO) as u32;
+            let other = away * RATIO + (physical + position) % RATIO;
             let mut bytes = intact.clone();
-            bytes[at + 8..at + 12].copy_from_slice(&other.to_le_bytes());
+            bytes[at + 8..at + 12].copy_from_slice(&(other as u32).to_le_bytes());
+            bytes[other as usize * BLOCK..][..BLOCK].fill(b'x');
             let report = look(&bytes);
             let found = report.problems.iter().any(|p| p.code == Code::ClusterMisaligned);
             assert!(found, "inode {inode}, block {logical}: {:?}", report.problems);
@@ -89,10 +91,18 @@ fn a_cluster_of_a_file_lies_in_one_cluster_of_the_volume() {
             image.set_bytes(&bytes);
             let verdict = e2fsck(image.path());
             assert!(verdict.clean, "inode {inode}, block {logical}: {}", verdict.text);
+            // the file has all its blocks
+            let repaired = self::leaves(&image, inode).concat();
+            assert_eq!(repaired.len(), all.len());
+            for ((_, block, place), (_, was, _)) in repaired.iter().zip(&all) {
+                let expected = if *block == logical { b'x' } else { 7 };
+                let content = &bytes[*place as usize * BLOCK..][..BLOCK];
+                assert!(block == was && content.iter().all(|byte| *byte == expected), "inode {inode}, block {block}");
+            }
             image.set_bytes(&intact);
         }
     }
-    assert!(tried >= 4, "no leaf ends within a cluster");
+    assert!(tried >= 8, "no leaf ends within a cluster");
 }
 
 /// One cluster of the volume for two clusters of a file: next to each other in a leaf, at its end, in two leaves.
