@@ -10,10 +10,11 @@ use format::superblock::{DiskSuperblock, MAGIC};
 use testkit::oracle::e2fsck;
 use testkit::{Image, need};
 use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
 
 type Change = fn(&mut DiskSuperblock);
 
-const CHANGES: [(&str, Change); 15] = [
+const CHANGES: [(&str, Change); 18] = [
     ("s_inodes_count", |sb| sb.s_inodes_count = (sb.s_inodes_count.get() + 1).into()),
     ("s_inodes_count", |sb| sb.s_inodes_count = (sb.s_inodes_count.get() / 2).into()),
     ("s_inodes_count", |sb| sb.s_inodes_count = (sb.s_inodes_count.get() * 2).into()),
@@ -28,8 +29,26 @@ const CHANGES: [(&str, Change); 15] = [
     ("s_first_data_block", |sb| sb.s_first_data_block = (1 - sb.s_first_data_block.get().min(1)).into()),
     ("s_blocks_per_group", |sb| sb.s_blocks_per_group = (sb.s_blocks_per_group.get() / 2).into()),
     ("s_clusters_per_group", |sb| sb.s_clusters_per_group = (sb.s_clusters_per_group.get() / 2).into()),
+    // with numbers that no mkfs writes, although they agree
+    ("s_inodes_per_group", |sb| with_inodes(sb, sb.s_inodes_per_group.get() + 4)),
+    ("s_blocks_per_group", |sb| with_groups(sb, sb.s_blocks_per_group.get() - 2)),
+    ("s_blocks_per_group", |sb| (sb.s_blocks_per_group, sb.s_clusters_per_group) = odd_and_wrong(sb)),
     ("s_log_cluster_size", |sb| sb.s_log_cluster_size = (sb.s_log_cluster_size.get() + 1).into()),
 ];
+
+fn with_inodes(sb: &mut DiskSuperblock, per_group: u32) {
+    let groups = sb.s_inodes_count.get() / sb.s_inodes_per_group.get();
+    (sb.s_inodes_per_group, sb.s_inodes_count) = (per_group.into(), (groups * per_group).into());
+}
+
+fn with_groups(sb: &mut DiskSuperblock, blocks: u32) {
+    (sb.s_blocks_per_group, sb.s_clusters_per_group) = (blocks.into(), blocks.into());
+}
+
+/// Both numbers are wrong, and neither is that of the other.
+fn odd_and_wrong(sb: &DiskSuperblock) -> (U32, U32) {
+    ((sb.s_blocks_per_group.get() - 2).into(), 8.into())
+}
 
 /// Changes the superblock and all its copies; their checksums are right.
 fn change_all(bytes: &mut [u8], change: Change) {

@@ -57,8 +57,11 @@ pub(super) fn find(
     let mut corrections = corrections(scanner, &disk);
     corrections.retain(|correction| fields.is_none_or(|fields| fields.contains(&correction.field)));
     let mut fitting: Vec<_> = corrections.into_iter().filter_map(|correction| try_out(scanner, correction)).collect();
-    // no group is dropped because of another correction; the first of several that fit equally well
-    fitting.sort_by_key(|found| (Reverse(found.accepted.geometry.groups), found.bad));
+    // no group is dropped because of another correction; what mkfs may have written; the first of several that fit
+    // equally well
+    fitting.sort_by_key(|found| {
+        (Reverse(found.accepted.geometry.groups), super::odd_fields(&found.accepted).len(), found.bad)
+    });
     let most = fitting.first().map(|found| found.accepted.geometry.groups);
     let several = fitting.iter().filter(|found| Some(found.accepted.geometry.groups) == most).count() > 1;
     let Some(Fitting { correction, accepted, table, compared, bad }) = fitting.into_iter().next() else {
@@ -151,6 +154,16 @@ fn counts(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
         let disk = DiskSuperblock { s_inodes_per_group: (expected as u32).into(), ..*disk };
         corrections.push(Correction { field: "s_inodes_per_group", found: per_group, expected, disk });
     }
+    if !per_group.is_multiple_of(8) {
+        // the number of inodes was computed from the wrong one
+        for expected in [per_group / 8 * 8, per_group.next_multiple_of(8)] {
+            let (number, all) = (u32::try_from(expected), u32::try_from(groups.saturating_mul(expected)));
+            if let (Ok(number), Ok(all)) = (number, all) {
+                let disk = DiskSuperblock { s_inodes_per_group: number.into(), s_inodes_count: all.into(), ..*disk };
+                corrections.push(Correction { field: "s_inodes_per_group", found: per_group, expected, disk });
+            }
+        }
+    }
     // blocks are dropped only where the device has none
     let longer = [Some(device), whole].into_iter().flatten().filter(|expected| *expected > blocks || blocks > device);
     for expected in longer {
@@ -188,12 +201,16 @@ fn sizes(disk: &DiskSuperblock) -> Vec<Correction> {
         let found = disk.s_first_data_block.get().into();
         // mkfs makes groups as large as a bitmap can count, unless it is asked for smaller ones
         let group = if blocks.get() > clusters.get() { blocks } else { clusters };
+        // and always of whole bytes of the bitmap
+        let (less, more) = (group.get() / 8 * 8, group.get().saturating_add(7) / 8 * 8);
         let fields = [
             ("s_first_data_block", found, first, DiskSuperblock { s_first_data_block: first.into(), ..*disk }),
             ("s_blocks_per_group", blocks.get().into(), group.get(), with_group(group)),
             ("s_clusters_per_group", clusters.get().into(), group.get(), with_group(group)),
             ("s_blocks_per_group", blocks.get().into(), clusters.get(), with_group(clusters)),
             ("s_clusters_per_group", clusters.get().into(), blocks.get(), with_group(blocks)),
+            ("s_blocks_per_group", blocks.get().into(), less, with_group(less.into())),
+            ("s_blocks_per_group", blocks.get().into(), more, with_group(more.into())),
             ("s_log_block_size", block.get().into(), cluster.get(), with_block(cluster)),
             ("s_log_cluster_size", cluster.get().into(), block.get(), with_block(block)),
         ];
