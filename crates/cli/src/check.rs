@@ -47,7 +47,7 @@ use summary::{Detail, REBOOT};
   extant check -fy -z before volume.img   repair everything, with an undo file
   fsck.ext4 -a -C0 /dev/sdb1              as fsck(8) calls it at boot
 
-Without -p or -y nothing is changed. -p repairs only what cannot lose anything; where a decision is needed, it \
+Without -p or -y nothing is changed. -p makes only repairs that cannot lose data (a name whose inode was deleted is removed); where a decision is needed, it \
     replays the journal, marks the volume as having errors, so that no later run skips the check, and changes \
     nothing else. -z records the old content for `extant undo` (not for native volumes; no file where nothing is \
     changed: on a volume without errors times and counts of the superblock may change, and a few free blocks, to which they \

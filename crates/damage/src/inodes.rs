@@ -212,6 +212,10 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         v.edit(file, |inode| inode.set_links(inode.raw().disk.i_links_count.get() + 7))
     }),
     (0x03_0001, |v| v.edit(InodeNo::ROOT, |inode| inode.set_links(0))),
+    (0x0E_001F, |v| {
+        let file = inline(v)?;
+        v.edit(file, |inode| inode.set_size(2000))
+    }),
     (0x0E_001E, |v| {
         let file = inline(v)?;
         v.edit(file, |inode| {

@@ -455,11 +455,12 @@ impl InodeCheck<'_> {
         {
             let capacity = (raw.disk.i_block.len() + data.len()) as u64;
             let wrong = match kind {
-                Some(FileKind::Directory) => raw.size() != capacity,
-                _ => raw.size() > capacity,
+                Some(FileKind::Directory) => (raw.size() != capacity).then_some(Code::InodeSizeWrong),
+                // either the size or that of the attribute is wrong, and the file may lose its end
+                _ => (raw.size() > capacity).then_some(Code::InlineDataTooShort),
             };
-            if wrong {
-                self.report(Problem::new(Code::InodeSizeWrong).inode(inode).found(raw.size()).expected(capacity));
+            if let Some(code) = wrong {
+                self.report(Problem::new(code).inode(inode).found(raw.size()).expected(capacity));
             }
         }
         self.walk(inode, raw, kind, attributes.value_clusters, harvest);

@@ -1,11 +1,11 @@
-//! Extended attributes: invalid ones are dropped, or the whole area where the rest of it cannot be read.
+//! Extended attributes: invalid ones are dropped, and what cannot be assigned or read.
 
 use super::work::Work;
 use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::Result;
 use format::inode::{InodeBuf, InodeFlags};
-use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader};
+use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader, entry_hash};
 use format::{FsBlock, InodeNo};
 use std::collections::HashSet;
 use zerocopy::{FromBytes, IntoBytes};
@@ -31,6 +31,59 @@ pub(super) fn drop_all_but_data(inode: &mut InodeBuf) {
         // in an inode the hash may be 0; that of the entry may have been wrong
         let _ = write(bytes, 0, &[Attribute { hash: 0, ..data }]);
     }
+}
+
+/// Drops the invalid attributes in an inode, and those after a name that cannot be read. `false`, with nothing changed,
+/// where all are valid as far as the inode shows.
+pub(super) fn drop_invalid(inode: &mut InodeBuf) -> bool {
+    let Some((header, bytes)) = inode.attribute_area_mut().split_at_mut_checked(XattrIbodyHeader::SIZE) else {
+        return false;
+    };
+    if XattrIbodyHeader::ref_from_bytes(header).map_or(0, |header| header.h_magic.get()) != MAGIC {
+        return false;
+    }
+    let (valid, all_valid) = valid_in(bytes);
+    if all_valid {
+        return false;
+    }
+    if write(bytes, 0, &valid).is_none() {
+        drop_all_but_data(inode);
+    }
+    true
+}
+
+/// The valid attributes in an inode, whose value is copied, and whether all are valid.
+fn valid_in(bytes: &[u8]) -> (Vec<Attribute>, bool) {
+    let (mut valid, mut all_valid, mut at) = (Vec::new(), true, 0);
+    while bytes.get(at..at + 4).is_some_and(|start| start != [0; 4]) {
+        let entry = bytes.get(at..).and_then(|rest| XattrEntry::ref_from_prefix(rest).ok());
+        let Some((entry, name)) = entry
+            .and_then(|(entry, rest)| Some((entry, rest.get(..usize::from(entry.e_name_len))?)))
+            .filter(|(_, name)| !name.contains(&0))
+        else {
+            return (valid, false);
+        };
+        at += xattr::entry_len(entry.e_name_len);
+        let (size, inum) = (entry.e_value_size.get(), entry.e_value_inum.get());
+        let start = usize::from(entry.e_value_offs.get());
+        let end = start.saturating_add((size as usize).next_multiple_of(4));
+        let words = if inum != 0 || size == 0 { Some(&[][..]) } else { bytes.get(start..end) };
+        let Some(words) = words.filter(|_| inum == 0 || size > 0) else {
+            all_valid = false;
+            continue;
+        };
+        let is_data = (entry.e_name_index, name) == (xattr::index::SYSTEM, b"data".as_slice());
+        let hash = entry.e_hash.get();
+        let hashed = inum != 0 || hash == 0 || [false, true].iter().any(|s| entry_hash(name, words, *s) == hash);
+        all_valid &= hashed && (inum != 0 || size > 0 || start <= bytes.len());
+        if hashed || is_data {
+            let value = words.get(..size as usize).unwrap_or_default().to_vec();
+            // in an inode the hash may be 0; the stored one may cover bytes after the value
+            let hash = if inum == 0 { 0 } else { hash };
+            valid.push(Attribute { index: entry.e_name_index, name: name.to_vec(), value, inum, size, hash });
+        }
+    }
+    (valid, all_valid)
 }
 
 /// An attribute with its value in the same area.

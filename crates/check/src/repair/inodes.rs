@@ -135,7 +135,7 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         Code::JournalInodeNotClear | Code::QuotaInodeNotClear | Code::BadBlocksInodeInvalid => {
             (Field, STALE, Fix::By(Case::wipe))
         }
-        Code::InodeSizeWrong => (Field, SAME, Fix::By(Case::size)),
+        Code::InodeSizeWrong | Code::InlineDataTooShort => (Field, SAME, Fix::By(Case::size)),
         Code::InodeBlockCountWrong => (Field, SAME, Fix::By(Case::block_count)),
         Code::FragmentAddressNotZero => (Field, SAME, Fix::Set(|i| i.disk_mut().i_obso_faddr = 0.into())),
         Code::XattrBlockHighNotZero => (Field, STALE, Fix::Set(|i| i.disk_mut().i_file_acl_high = 0.into())),
@@ -161,7 +161,7 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         Code::ExtraSizeWrong => (Reading, STALE, Fix::By(Case::extra_size)),
         // also InodeXattrHashWrong of an entry in the inode's block, if the value is in another inode
         Code::InodeXattrNameLengthWrong | Code::InodeXattrValueSizeWrong | Code::InodeXattrHashWrong => {
-            (Field, STALE, Fix::Set(attributes::drop_all_but_data))
+            (Field, STALE, Fix::By(Case::attributes))
         }
         // overlapping attributes cannot be assigned to a file
         Code::InodeXattrEntriesCollide => (Field, STALE, Fix::Set(attributes::drop_all)),
@@ -360,6 +360,17 @@ impl Case<'_, '_> {
         }
         let moved = inline::move_out(self.work, self.number, inode)?;
         Ok(if moved { Verdict::Write } else { Verdict::Clear })
+    }
+
+    fn attributes(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        // several problems are repaired at once, after which nothing is invalid
+        let mut before = self.work.inode(self.number)?;
+        if before.as_mut().is_some_and(attributes::drop_invalid) {
+            attributes::drop_invalid(inode);
+        } else {
+            attributes::drop_all_but_data(inode);
+        }
+        Ok(Verdict::Write)
     }
 
     fn extra_size(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {

@@ -107,15 +107,15 @@ macro_rules! inode_rows {
         0x01004f ExtraSizeWrong Error repairs by Inodes
             "Inode {inode}: extra size {found} is invalid."
             => "set to the size of the known fields." [];
-        0x010050 InodeXattrNameLengthWrong Error repairs by Inodes
+        0x010050 InodeXattrNameLengthWrong Error stops by Inodes
             "Inode {inode}: attribute name length {found} is invalid."
-            => "attributes in the inode removed, except inline data." [];
-        0x010053 InodeXattrValueSizeWrong Error repairs by Inodes
+            => "attributes from there on removed from the inode, except inline data." [];
+        0x010053 InodeXattrValueSizeWrong Error stops by Inodes
             "Inode {inode}: value of attribute {name} ({found} bytes) is outside the inode."
-            => "attributes in the inode removed, except inline data." [];
-        0x010054 InodeXattrHashWrong Error repairs by Inodes
-            "Inode {inode}: hash of attribute {name} is {found:x}, should be {expected:x}."
             => "attribute removed." [];
+        0x010054 InodeXattrHashWrong Error stops by Inodes
+            "Inode {inode}: hash of attribute {name} is {found:x}, should be {expected:x}."
+            => "attribute removed, in a block all of them; inline data stays." [];
         0x010055 LooksLikeDirectory Error stops by Inodes
             "Inode {inode} is a {name}, but looks like a directory."
             => "turned back into a directory." [EntryTypeWrong SpecialFileSizeNotZero];
@@ -180,8 +180,8 @@ macro_rules! inode_rows {
             "Directory {inode}: extent at file block {file_block} (block {found}, {count} blocks) is marked unwritten."
             => "mark cleared." [];
         0x010074 ClusterMisaligned Error stops by Inodes
-            "Inode {inode}: block {found} at file block {file_block} is misaligned within its cluster."
-            => "reference cleared." [InodeBlockCountWrong];
+            "Inode {inode}: block {found} at file block {file_block} violates the cluster allocation rules (bigalloc)."
+            => "moved to the right position in one cluster." [InodeBlockCountWrong];
         0x010075 InlineDataXattrMissing Error stops by Inodes
             "Inode {inode} has the inline data flag, but the attribute with the rest of the data is missing."
             => "flag and size adapted to the remaining data." [];
@@ -203,7 +203,7 @@ macro_rules! inode_rows {
         0x010081 ExtentHeaderMissing Error stops by Inodes
             "Inode {inode} has the extents flag, but no extent header."
             => "empty extent tree written." [InodeBlockCountWrong InodeSizeWrong];
-        0x010083 XattrValueInodeWrong Error repairs by Inodes
+        0x010083 XattrValueInodeWrong Error stops by Inodes
             "Inode {inode}: attribute {name} has its value in inode {found}, which does not contain it."
             => "attribute removed." [];
         0x010086 XattrValueInodeFlagMissing Error repairs by Inodes
@@ -247,6 +247,9 @@ macro_rules! inode_rows {
         0x013003 FileSharesWithMetadata Error stops by Sharing
             "Inode {inode} has {count:multiply-claimed blocks}, some shared with file system metadata."
             => "blocks cloned for the file." [];
+        0x0E001F InlineDataTooShort Error stops by Inodes
+            "Inode {inode}: size is {found}, but its inline data has only {expected} bytes."
+            => "size set to that of the data." [];
         0x0E001E InlineLinkTooShort Error stops by Inodes
             "Symbolic link {inode} has the inline data flag, but its target of {found} bytes is in the inode without it."
             => "flag removed." [];

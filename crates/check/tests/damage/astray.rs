@@ -1,9 +1,9 @@
 //! Maps, entries and attributes with wrong references: a record that extends past its block, a pointer into metadata, a
 //! name with a zero byte, levels without entries. The file or directory retains all names and bytes.
 
-use crate::repaired::{fix, options};
+use crate::repaired::{fix, only_marked, options};
 use blockdev::MemoryDevice;
-use extant_check::report::Report;
+use extant_check::report::{Report, exit};
 use extant_check::table::Code;
 use extant_check::{Repair, check};
 use format::superblock::DiskSuperblock;
@@ -56,6 +56,15 @@ fn look(bytes: &[u8]) -> Report {
 
 fn finds(bytes: &[u8], code: Code) -> bool {
     look(bytes).problems.iter().any(|problem| problem.code == code)
+}
+
+/// A volume with a file of 90 bytes and an attribute in its inode.
+fn inline_file() -> Image {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long");
+    std::fs::write(&long, [b'l'; 90]).expect("a file");
+    let commands = [format!("write {} long", long.display()), "ea_set long user.kind value".to_owned()];
+    Image::mke2fs(INLINE, 16 << 20).debugfs(&commands.each_ref().map(String::as_str)).build()
 }
 
 /// Repairs the image and checks that neither Extant nor e2fsck then reports anything.
@@ -183,6 +192,76 @@ fn an_attribute_with_a_zero_byte_in_its_name_goes() {
     image.set_bytes(&bytes);
     repair("an attribute of a file", &image);
     assert!(content(&image) == before);
+}
+
+/// The invalid one of three attributes is removed, after the administrator decided so; the others stay, an ACL may be
+/// among them.
+#[test]
+fn an_invalid_attribute_takes_no_other_with_it() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(INLINE);
+    image.debugfs(&["ea_set small user.first 1", "ea_set small user.kind value", "ea_set small user.last 2"]);
+    let intact = image.bytes();
+    let name = only(&intact, b"kind");
+    // the entry before its name: length, index, offset of the value, its inode, size and hash
+    for (back, wrong, code) in [
+        (16, &[0x70][..], Code::InodeXattrNameLengthWrong),
+        (14, &[0xFF, 0xFF], Code::InodeXattrValueSizeWrong),
+        (8, &[0, 0x70, 0, 0], Code::InodeXattrValueSizeWrong),
+        (4, &[1, 2, 3, 4], Code::InodeXattrHashWrong),
+        (12, &[9, 0, 0, 0], Code::XattrValueInodeWrong),
+    ] {
+        let mut bytes = intact.clone();
+        bytes[name - back..name - back + wrong.len()].copy_from_slice(wrong);
+        assert!(finds(&bytes, code), "{code}: {:?}", look(&bytes).problems);
+        let mut preened = bytes.clone();
+        let report = fix(&mut preened, Repair::Safe).expect("a volume");
+        assert!(report.exit == exit::LEFT && only_marked(&bytes, &preened), "{code}: {:?}", report.problems);
+        image.set_bytes(&bytes);
+        repair(&code.to_string(), &image);
+        let left = image.debugfs(&["ea_list small"]).text();
+        assert!(left.contains("user.first (1) = \"1\"") && !left.contains("user.kind"), "{code}: {left}");
+        // behind a name of the wrong length nothing can be read
+        assert!(left.contains("user.last (1) = \"2\"") || back == 16, "{code}: {left}");
+    }
+}
+
+/// The hash of inline data is not needed, and the data is the file.
+#[test]
+fn a_wrong_hash_of_inline_data_costs_nothing() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = inline_file();
+    let (before, mut bytes) = (content(&image), image.bytes());
+    let name = only(&bytes, b"\x04\x07") + 16;
+    assert_eq!(&bytes[name..name + 4], b"data");
+    bytes[name - 4] ^= 9;
+    assert!(finds(&bytes, Code::InodeXattrHashWrong), "{:?}", look(&bytes).problems);
+    image.set_bytes(&bytes);
+    repair("the hash of inline data", &image);
+    assert!(content(&image) == before);
+    assert!(image.debugfs(&["ea_list long"]).text().contains("user.kind (5) = \"value\""));
+}
+
+/// Either the size is wrong or that of the attribute, so the end of the file is only removed after a decision.
+#[test]
+fn preening_does_not_shorten_a_file_in_its_inode() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = inline_file();
+    let mut bytes = image.bytes();
+    let name = only(&bytes, b"\x04\x07") + 16;
+    bytes[name - 8] = 1;
+    assert!(finds(&bytes, Code::InlineDataTooShort), "{:?}", look(&bytes).problems);
+    let mut preened = bytes.clone();
+    let report = fix(&mut preened, Repair::Safe).expect("a volume");
+    assert!(report.exit == exit::LEFT && only_marked(&bytes, &preened), "{:?}", report.problems);
+    image.set_bytes(&bytes);
+    repair("a short attribute", &image);
 }
 
 #[test]
