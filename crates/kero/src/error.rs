@@ -102,7 +102,7 @@ pub enum Error {
     },
     /// Content of the log is damaged.
     #[error(
-        "the content of byte {data} is damaged in the log (at byte {offset} of the device, wrong checksum), so it was not written to its home location: restore the device from a backup, or remove the layer with `extant kero drain --force`, which writes it as it is"
+        "the content of byte {data} is damaged in the log (at byte {offset} of the device, wrong checksum), so it was not written to its home location: open the layer again and write these 4096 bytes anew, restore the device from a backup, or remove the layer with `extant kero drain --force`, which moves them as they are"
     )]
     Damaged {
         /// First byte of the block in the data.

@@ -1,24 +1,18 @@
 //! Reading content of the log that leaves it, or is appended again: it is compared with the checksum in the header of
 //! its record, as afterwards nothing would reveal damage any more.
 //!
-//! The header of a block's record is the nearest one before it in its segment that lists the block. Content is accepted
-//! if that header cannot be read or is damaged itself.
+//! A segment begins with a header, and each following record names the checksum of the header before it: a copy of a
+//! header in the content of a block is none. Behind a damaged header nothing is known against the content of the segment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use blockdev::{BlockDevice, Read};
+use blockdev::BlockDevice;
 
 use crate::bytes::{Entry, Record};
 use crate::error::{Error, Result};
 use crate::layout::BLOCK;
 use crate::state::State;
-
-/// The maximum number of blocks whose content and headers are in memory at once.
-const BATCH: usize = 64;
-/// The number of blocks before one that are read together with it, as they may contain the header: those of small
-/// groups.
-const BEFORE: u32 = 16;
 
 /// Blocks with their content, ascending.
 pub(crate) type Contents = BTreeMap<u32, Box<[u8]>>;
@@ -30,94 +24,87 @@ impl State {
     /// Those of the device, and [`Error::Damaged`].
     pub(crate) fn read_slots(&self, device: &dyn BlockDevice, slots: &[(u32, u32)]) -> Result<Contents> {
         let mut contents = Contents::new();
-        for batch in slots.chunks(BATCH) {
-            let mut reader = Reader { state: self, device, blocks: BTreeMap::new() };
-            reader.read(&self.ranges(batch));
-            for (address, slot) in batch {
-                contents.insert(*address, reader.verified(*address, *slot)?);
+        let segment = self.layout.segment;
+        for slots in slots.chunk_by(|a, b| a.1 / segment == b.1 / segment) {
+            let (Some((_, first)), Some((_, last))) = (slots.first(), slots.last()) else { continue };
+            let first = if self.unverified { *first } else { first / segment * segment };
+            let part = Part::read(self, device, first..last + 1);
+            let checksums = if self.unverified { BTreeMap::new() } else { part.checksums() };
+            for (address, slot) in slots {
+                let Some(bytes) = part.content(*slot) else {
+                    // for the device's error
+                    let mut bytes = vec![0; BLOCK as usize].into_boxed_slice();
+                    device.read(self.layout.slot(*slot), &mut bytes)?;
+                    contents.insert(*address, bytes);
+                    continue;
+                };
+                if checksums.get(&(*address, *slot)).is_some_and(|checksum| *checksum != crc32c::crc32c(bytes)) {
+                    let data = u64::from(*address) * BLOCK;
+                    return Err(Error::Damaged { data, offset: self.layout.slot(*slot) });
+                }
+                contents.insert(*address, bytes.into());
             }
         }
         Ok(contents)
     }
-
-    /// The blocks of the log to read for these: each, and those before it that may contain its header.
-    fn ranges(&self, batch: &[(u32, u32)]) -> Vec<Range<u32>> {
-        let mut ranges: Vec<Range<u32>> = Vec::new();
-        for (_, slot) in batch {
-            let before = if self.unverified { 0 } else { BEFORE.min(slot % self.layout.segment) };
-            match ranges.last_mut() {
-                Some(range) if (range.start..=range.end).contains(&(slot - before)) => range.end = slot + 1,
-                _ => ranges.push(slot - before..slot + 1),
-            }
-        }
-        ranges
-    }
 }
 
-/// Blocks of the log that were read; those that cannot be read are `None`.
-struct Reader<'a> {
+/// Blocks of a segment.
+struct Part<'a> {
     state: &'a State,
-    device: &'a dyn BlockDevice,
-    blocks: BTreeMap<u32, Option<Box<[u8]>>>,
+    slots: Range<u32>,
+    bytes: Vec<u8>,
+    /// Those that cannot be read.
+    unreadable: BTreeSet<u32>,
 }
 
-impl Reader<'_> {
-    /// Reads ranges of blocks. One that fails is read block by block.
-    fn read(&mut self, ranges: &[Range<u32>]) {
-        let layout = &self.state.layout;
-        let mut buffers: Vec<Vec<u8>> = ranges.iter().map(|range| vec![0; range.len() * BLOCK as usize]).collect();
-        let mut reads: Vec<Read<'_>> =
-            ranges.iter().zip(&mut buffers).map(|(range, bytes)| Read::new(layout.slot(range.start), bytes)).collect();
-        self.device.read_many(&mut reads);
-        let complete: Vec<bool> = reads.into_iter().map(|read| read.result.is_ok()).collect();
-        for ((range, bytes), complete) in ranges.iter().zip(&mut buffers).zip(complete) {
-            for (slot, block) in range.clone().zip(bytes.chunks_mut(BLOCK as usize)) {
-                let read = complete || self.device.read(layout.slot(slot), block).is_ok();
-                self.blocks.insert(slot, read.then(|| (&*block).into()));
+impl<'a> Part<'a> {
+    /// Reads blocks at once; if that fails one by one.
+    fn read(state: &'a State, device: &dyn BlockDevice, slots: Range<u32>) -> Self {
+        let (mut bytes, mut unreadable) = (vec![0; slots.len() * BLOCK as usize], BTreeSet::new());
+        if device.read(state.layout.slot(slots.start), &mut bytes).is_err() {
+            for (slot, block) in slots.clone().zip(bytes.chunks_mut(BLOCK as usize)) {
+                if device.read(state.layout.slot(slot), block).is_err() {
+                    unreadable.insert(slot);
+                }
             }
         }
+        Self { state, slots, bytes, unreadable }
     }
 
-    /// The content of a block.
-    fn verified(&mut self, address: u32, slot: u32) -> Result<Box<[u8]>> {
-        let Some(bytes) = self.blocks.get(&slot).cloned().flatten() else {
-            // for the device's error
-            let mut bytes = vec![0; BLOCK as usize].into_boxed_slice();
-            self.device.read(self.state.layout.slot(slot), &mut bytes)?;
-            return Ok(bytes);
-        };
-        if !self.state.unverified
-            && let Some(checksum) = self.checksum(address, slot)
-            && checksum != crc32c::crc32c(&bytes)
-        {
-            let data = u64::from(address) * BLOCK;
-            return Err(Error::Damaged { data, offset: self.state.layout.slot(slot) });
-        }
-        Ok(bytes)
+    /// The content of a block; `None` if it cannot be read.
+    fn content(&self, slot: u32) -> Option<&[u8]> {
+        let at = slot.checked_sub(self.slots.start)? as usize * BLOCK as usize;
+        self.bytes.get(at..at + BLOCK as usize).filter(|_| !self.unreadable.contains(&slot))
     }
 
-    /// The checksum of a block in the header of its record; `None` if there is no intact one.
-    fn checksum(&mut self, address: u32, slot: u32) -> Option<u32> {
-        let state = self.state;
-        let first = slot - slot % state.layout.segment;
-        for at in (first..slot).rev() {
-            // a slot with content is no header
-            if state.table.address_of(at).is_some() {
-                continue;
-            }
-            if !self.blocks.contains_key(&at) {
-                let start = (at + 1).saturating_sub(2 * BEFORE).max(first);
-                self.read(std::slice::from_ref(&(start..at + 1)));
-            }
-            let Some(Some(bytes)) = self.blocks.get(&at) else { continue };
-            let Ok((record, _)) = Record::parse(bytes, &state.uuid, &state.layout) else { continue };
-            let listed = record.entries.iter().filter(|entry| entry.has_payload()).nth((slot - at - 1) as usize);
-            if let Some(Entry::Block { address: of, checksum }) = listed
-                && *of == address
-            {
-                return Some(*checksum);
+    /// The checksum of each block and slot in the records from the start on, up to one that is damaged.
+    fn checksums(&self) -> BTreeMap<(u32, u32), u32> {
+        let mut checksums = BTreeMap::new();
+        let mut before: Option<(u64, u32)> = None;
+        let mut at = self.slots.start;
+        while let Some((header, record, checksum)) = self.next_record(at, before) {
+            before = Some((record.sequence, checksum));
+            at = header + 1;
+            for entry in record.entries.iter().filter(|entry| entry.has_payload()) {
+                if let Entry::Block { address, checksum } = entry {
+                    checksums.insert((*address, at), *checksum);
+                }
+                at += 1;
             }
         }
-        None
+        checksums
+    }
+
+    /// The record at a block or behind a gap that follows this one, or any at the start of the segment: its block, and
+    /// its checksum.
+    fn next_record(&self, at: u32, before: Option<(u64, u32)>) -> Option<(u32, Record, u32)> {
+        let gap = if before.is_some() { self.state.layout.most_gap() } else { 0 };
+        (at..(at + gap + 1).min(self.slots.end)).find_map(|slot| {
+            let bytes = self.content(slot)?;
+            let (record, checksum) = Record::parse(bytes, &self.state.uuid, &self.state.layout).ok()?;
+            let follows = before.is_none_or(|(sequence, of)| record.sequence == sequence + 1 && record.before == of);
+            follows.then_some((slot, record, checksum))
+        })
     }
 }

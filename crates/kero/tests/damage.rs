@@ -326,6 +326,33 @@ fn a_damaged_block_does_not_move_home() {
     }
 }
 
+/// A copy of a header in the content of a block claims other checksums for the slots behind it.
+#[test]
+fn a_header_in_the_content_of_a_block_is_none() {
+    let device = device();
+    format(&device, &format_options(LOG, false)).unwrap();
+    let kero = Kero::open(&device, options()).unwrap();
+    let write = |first: u64, count: u64, byte: u8| {
+        (first..first + count).for_each(|block| kero.write(block * BLOCK, &[byte; BLOCK as usize]).unwrap());
+    };
+    write(210, 3, 1);
+    kero.flush().unwrap();
+    let mut header = vec![0; BLOCK as usize];
+    device.read(kero.location(210 * BLOCK).unwrap() - BLOCK, &mut header).unwrap();
+    assert!(Header::parse(&header, &[7; 16], &layout()).is_ok());
+    // the next record begins with its copy, which is replaced later
+    kero.write(209 * BLOCK, &header).unwrap();
+    write(210, 3, 2);
+    kero.flush().unwrap();
+    write(209, 1, 3);
+    kero.flush().unwrap();
+    drop(kero);
+    drain(&device, options()).unwrap();
+    let mut found = vec![0; 3 * BLOCK as usize];
+    device.read(210 * BLOCK, &mut found).unwrap();
+    assert!(found.iter().all(|byte| *byte == 2));
+}
+
 /// Without their header nothing is known against blocks.
 #[test]
 fn blocks_with_a_damaged_header_move_home() {
