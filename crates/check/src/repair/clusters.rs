@@ -5,17 +5,17 @@ use super::work::Work;
 use blockdev::Result;
 use format::extent::Extent;
 use format::{FileBlock, FsBlock};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
-/// The extents, ascending and disjoint, with which each cluster is in one place; blocks for which no cluster is free are
-/// left out.
+/// The extents, ascending and disjoint, with which each cluster is in one place. Where too few clusters are free, all
+/// blocks that are not are left out.
 pub(super) fn align(work: &Work<'_>, extents: Vec<Extent>) -> Result<Vec<Extent>> {
     let ratio = u64::from(work.volume().geometry.cluster_blocks);
     let apart = apart(&extents, ratio);
     if apart.is_empty() {
         return Ok(extents);
     }
-    let mut copies: HashMap<u64, Option<u64>> = HashMap::new();
+    let copies: Option<HashMap<u64, u64>> = apart.iter().map(|cluster| Some((*cluster, work.allocate()?))).collect();
     let mut aligned = Vec::new();
     for extent in extents {
         let mut done = 0;
@@ -24,9 +24,8 @@ pub(super) fn align(work: &Work<'_>, extents: Vec<Extent>) -> Result<Vec<Extent>
             let cluster = logical / ratio;
             let mut len = (ratio - logical % ratio).min(u64::from(extent.len - done));
             let place = if apart.contains(&cluster) {
-                let to = *copies.entry(cluster).or_insert_with(|| work.allocate());
-                let to = to.map(|to| to + logical % ratio);
-                if let Some(to) = to.filter(|_| !extent.unwritten) {
+                let to = copies.as_ref().and_then(|copies| copies.get(&cluster)).map(|to| to + logical % ratio);
+                if let Some(to) = to {
                     work.copy_blocks(physical, to, len)?;
                 }
                 to
@@ -48,8 +47,8 @@ pub(super) fn align(work: &Work<'_>, extents: Vec<Extent>) -> Result<Vec<Extent>
 }
 
 /// The clusters of the file whose blocks are in several clusters, or at other positions.
-fn apart(extents: &[Extent], ratio: u64) -> HashSet<u64> {
-    let mut apart = HashSet::new();
+fn apart(extents: &[Extent], ratio: u64) -> BTreeSet<u64> {
+    let mut apart = BTreeSet::new();
     let mut before: Option<(u64, u64)> = None;
     for extent in extents {
         let (logical, physical, len) = (extent.logical.get(), extent.physical.get(), u64::from(extent.len));
@@ -90,9 +89,7 @@ mod tests {
             len,
             unwritten: false,
         };
-        let mut found: Vec<u64> = apart(&list.iter().map(extent).collect::<Vec<_>>(), 4).into_iter().collect();
-        found.sort_unstable();
-        found
+        apart(&list.iter().map(extent).collect::<Vec<_>>(), 4).into_iter().collect()
     }
 
     #[test]

@@ -12,6 +12,7 @@ use format::inode::{InodeBuf, InodeFlags};
 use format::tail::Tailed;
 use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// Number of impossible blocks at which an inode is cleared, as in e2fsck: it is probably not an inode.
 pub(super) const TOO_MANY: u32 = 12;
@@ -20,6 +21,9 @@ const IN_INODE: usize = 4;
 /// Maximum number of nodes and indirect blocks of a file that are followed.
 const MOST_NODES: usize = 1 << 22;
 
+/// Maximum number of nodes of all files with shared blocks that are followed.
+const MOST_SHARED: usize = 1 << 18;
+
 /// The valid part of an extent tree.
 #[derive(Debug, Default)]
 pub(super) struct Extents {
@@ -27,6 +31,8 @@ pub(super) struct Extents {
     pub(super) extents: Vec<Extent>,
     /// The blocks of the tree.
     pub(super) nodes: Vec<u64>,
+    /// Something invalid was left out.
+    pub(super) incomplete: bool,
 }
 
 /// The fields of an inode that the limits of its file depend on.
@@ -54,7 +60,9 @@ fn read_valid(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, ratio: u64) ->
     let mut reader = Reader { work, fields, ratio, found, seen: HashSet::new() };
     reader.node(&inode.raw().disk.i_block, None)?;
     let mut found = reader.found;
+    let all = found.extents.len();
     ascending(&mut found.extents, ratio);
+    found.incomplete |= found.extents.len() < all;
     Ok(found)
 }
 
@@ -109,7 +117,10 @@ struct Reader<'a, 'w> {
 
 impl Reader<'_, '_> {
     fn node(&mut self, bytes: &[u8], expected: Option<u16>) -> Result<()> {
-        let Some(node) = RawNode::from_bytes(bytes) else { return Ok(()) };
+        let Some(node) = RawNode::from_bytes(bytes) else {
+            self.found.incomplete = true;
+            return Ok(());
+        };
         let fits = match expected {
             None => root_header_fits(&node),
             Some(depth) => {
@@ -118,44 +129,51 @@ impl Reader<'_, '_> {
             }
         };
         if !fits {
+            self.found.incomplete = true;
             return Ok(());
         }
         let depth = expected.unwrap_or(node.header.eh_depth.get());
         if depth == 0 {
-            node.extents().iter().map(Extent::from).for_each(|extent| self.extent(extent));
+            for extent in node.extents().iter().map(Extent::from) {
+                match self.valid(extent) {
+                    Some(extent) => self.found.extents.push(extent),
+                    None => self.found.incomplete = true,
+                }
+            }
             return Ok(());
         }
         for index in node.indexes() {
             let child = index.child().get();
-            if !self.work.volume().contains(child) || self.seen.len() >= MOST_NODES || !self.seen.insert(child) {
+            let is_new = self.work.volume().contains(child) && self.seen.len() < MOST_NODES && self.seen.insert(child);
+            let Some(bytes) = self.work.block(child)?.filter(|_| is_new) else {
+                self.found.incomplete = true;
                 continue;
-            }
-            if let Some(bytes) = self.work.block(child)? {
-                self.found.nodes.push(child);
-                self.node(&bytes, Some(depth - 1))?;
-            }
+            };
+            self.found.nodes.push(child);
+            self.node(&bytes, Some(depth - 1))?;
         }
         Ok(())
     }
 
-    fn extent(&mut self, mut extent: Extent) {
+    /// The extent, if it is valid by itself.
+    fn valid(&self, mut extent: Extent) -> Option<Extent> {
         let volume = self.work.volume();
         let (logical, start, len) = (extent.logical.get(), extent.physical.get(), u64::from(extent.len));
         let on_volume = volume.contains(start) && start.saturating_add(len) <= volume.geometry.blocks;
         if len == 0 || !on_volume || logical + len > extent::MAX_BLOCKS {
-            return;
+            return None;
         }
         if start % self.ratio != logical % self.ratio {
-            return;
+            return None;
         }
-        let Some(walk) = self.work.walk() else { return };
+        let walk = self.work.walk()?;
         if beyond_limit(walk.ctx, &self.fields, FileBlock(logical + len - 1)).is_some() {
-            return;
+            return None;
         }
         if self.fields.is_directory() {
             extent.unwritten = false;
         }
-        self.found.extents.push(extent);
+        Some(extent)
     }
 }
 
@@ -487,23 +505,85 @@ impl<I: Iterator<Item = u64>> Builder<'_, '_, I> {
     }
 }
 
-/// Truncates a file to its first `blocks` blocks.
-pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, blocks: u64) -> Result<()> {
+/// Truncates a file to its first `blocks` blocks. `false`, with nothing changed, where the map is not entirely valid:
+/// blocks before the end would be lost.
+pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, blocks: u64) -> Result<bool> {
     if inode.raw().flags().contains(InodeFlags::EXTENTS) {
         let mut found = read_extents(work, number, inode)?;
+        if found.incomplete {
+            return Ok(false);
+        }
         for extent in &mut found.extents {
             let left = blocks.saturating_sub(extent.logical.get());
             extent.len = extent.len.min(u32::try_from(left).unwrap_or(u32::MAX));
         }
         found.extents.retain(|extent| extent.len > 0);
         let own = exclusive(work, &found.nodes);
-        write_extents(work, number, inode, &found.extents, &own)?;
+        return write_extents(work, number, inode, &found.extents, &own);
+    }
+    edit_indirect(work, number, inode, &mut |pointer| Ok(if pointer.first < blocks { pointer.block } else { 0 }))?;
+    Ok(true)
+}
+
+/// The clusters beneath shared nodes of maps that have no claim, ascending and disjoint: the scan follows a node for its
+/// first owner alone, and not at all where that has it as data.
+pub(super) fn beneath_shared(work: &Work<'_>) -> Result<Vec<Range<u64>>> {
+    let Some(walk) = work.walk().filter(|walk| !walk.sharing.conflicts.is_empty()) else { return Ok(Vec::new()) };
+    let mut inodes: Vec<InodeNo> = walk.sharing.records.iter().map(|record| record.inode).collect();
+    inodes.dedup();
+    let claims = &walk.ctx.claims;
+    let (mut clusters, mut nodes) = (Vec::new(), 0);
+    for number in inodes {
+        let mut blocks = Vec::new();
+        let Some(inode) = work.inode(number)?.filter(|inode| nodes < MOST_SHARED && !has_no_map(&inode.raw())) else {
+            continue;
+        };
+        if inode.raw().flags().contains(InodeFlags::EXTENTS) {
+            let found = read_valid(work, number, &inode, 1)?;
+            nodes += found.nodes.len();
+            blocks.extend(found.nodes.iter().map(|node| *node..node + 1));
+            blocks.extend(found.extents.iter().map(|e| e.physical.get()..e.physical.get() + u64::from(e.len)));
+        } else {
+            for (n, word) in (0u32..).zip(inode.raw().block_words::<15>()) {
+                beneath_indirect(work, word, n.saturating_sub(11), &mut nodes, &mut blocks)?;
+            }
+        }
+        // of a node that was followed both ends of each run are claimed
+        let is_claimed = |block: u64| claims.contains(claims.cluster_of(block));
+        blocks.retain(|run| !is_claimed(run.start) || !is_claimed(run.end - 1));
+        clusters.extend(blocks.iter().map(|blocks| claims.clusters_of(blocks)));
+    }
+    clusters.sort_unstable_by_key(|run| run.start);
+    clusters.dedup_by(|next, run| {
+        let joins = next.start <= run.end;
+        run.end = if joins { run.end.max(next.end) } else { run.end };
+        joins
+    });
+    Ok(clusters)
+}
+
+/// Adds the blocks of an indirect block of this level and beneath it, or a data block at level 0.
+fn beneath_indirect(
+    work: &Work<'_>,
+    block: u32,
+    level: u32,
+    nodes: &mut usize,
+    blocks: &mut Vec<Range<u64>>,
+) -> Result<()> {
+    let at = u64::from(block);
+    if !work.volume().contains(at) || *nodes >= MOST_SHARED {
         return Ok(());
     }
-    edit_indirect(work, number, inode, &mut |pointer| {
-        let stays = work.volume().contains(pointer.block) && pointer.first < blocks;
-        Ok(if stays { pointer.block } else { 0 })
-    })
+    match blocks.last_mut() {
+        Some(last) if last.end == at => last.end += 1,
+        _ => blocks.push(at..at + 1),
+    }
+    let Some(bytes) = (if level == 0 { None } else { work.block(at)? }) else { return Ok(()) };
+    *nodes += 1;
+    for pointer in work.volume().geometry.indirect().pointers(&bytes) {
+        beneath_indirect(work, pointer.get(), level - 1, nodes, blocks)?;
+    }
+    Ok(())
 }
 
 /// The flags of a new file: extents where the volume has them.

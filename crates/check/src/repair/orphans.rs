@@ -76,8 +76,7 @@ fn release(work: &Work<'_>, number: InodeNo) -> Result<()> {
     let cut = raw.kind() == Some(FileKind::Regular) && !raw.flags().contains(InodeFlags::INLINE_DATA);
     let blocks = raw.size().div_ceil(u64::from(work.volume().geometry.block_size));
     inode.disk_mut().i_dtime = 0.into();
-    if cut {
-        maps::truncate(work, number, &mut inode, blocks)?;
+    if cut && maps::truncate(work, number, &mut inode, blocks)? {
         let clusters = occupied(work, number, &inode)?;
         work.set_sectors(&mut inode, clusters);
     }

@@ -25,6 +25,8 @@ pub(super) struct Work<'a> {
     /// Seconds since 1970.
     pub(super) now: u64,
     stale: Cell<bool>,
+    /// Clusters that are not allocated although they have no claim, ascending and disjoint.
+    in_use: Vec<Range<u64>>,
     /// Clusters allocated in this iteration.
     taken: RefCell<HashSet<u64>>,
     /// Those of the allocated clusters that are also free in the volume's own bitmaps.
@@ -55,6 +57,7 @@ impl<'a> Work<'a> {
             device,
             now,
             stale: Cell::new(false),
+            in_use: Vec::new(),
             taken: RefCell::default(),
             recorded_free: RefCell::default(),
             cursor: Cell::new(0),
@@ -67,6 +70,11 @@ impl<'a> Work<'a> {
             met: RefCell::default(),
             fixed_too: Cell::new(false),
         }
+    }
+
+    /// Treats these clusters as in use.
+    pub(super) fn with_used(self, in_use: Vec<Range<u64>>) -> Self {
+        Self { in_use, ..self }
     }
 
     /// Records a problem that is met only during the repair, and was repaired.
@@ -280,7 +288,10 @@ impl<'a> Work<'a> {
     }
 
     fn is_free(&self, walk: &Walk<'_>, cluster: u64) -> bool {
-        !walk.ctx.claims.contains(cluster) && !self.taken.borrow().contains(&cluster)
+        let next = self.in_use.get(self.in_use.partition_point(|run| run.end <= cluster));
+        !walk.ctx.claims.contains(cluster)
+            && !self.taken.borrow().contains(&cluster)
+            && next.is_none_or(|run| run.start > cluster)
     }
 
     /// Whether a cluster is in use by the volume's own bitmaps, which may be wrong.

@@ -2,7 +2,7 @@
 
 use crate::repaired::{fix, options};
 use blockdev::MemoryDevice;
-use extant_check::report::Report;
+use extant_check::report::{Report, exit};
 use extant_check::table::Code;
 use extant_check::{Repair, check};
 use format::extent::RawNode;
@@ -146,4 +146,28 @@ fn a_cluster_of_the_volume_is_for_one_cluster_of_a_file() {
         }
         image.set_bytes(&intact);
     }
+}
+
+/// A repair that truncates an orphan to its size drops no block before it, also where the map is not valid.
+#[test]
+fn truncating_an_orphan_drops_no_misplaced_blocks() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let image = volume();
+    let before = leaves(&image, 12).concat();
+    let mut bytes = image.bytes();
+    let (at, _, physical) = before[2];
+    let other = (physical / RATIO + 400) * RATIO + (physical + 1) % RATIO;
+    bytes[at + 8..at + 12].copy_from_slice(&(other as u32).to_le_bytes());
+    image.set_bytes(&bytes);
+    image.debugfs(&["set_super_value last_orphan 12"]);
+    let mut bytes = image.bytes();
+    let safe = fix(&mut bytes.clone(), Repair::Safe).expect("a volume");
+    assert!(safe.exit & exit::LEFT != 0, "{:?}", safe.problems);
+    let report = fix(&mut bytes, Repair::All).expect("a volume");
+    assert!(report.clean, "{:?}", report.problems);
+    image.set_bytes(&bytes);
+    assert_eq!(leaves(&image, 12).concat().len(), before.len());
+    assert!(e2fsck(image.path()).clean);
 }

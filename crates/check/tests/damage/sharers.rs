@@ -63,6 +63,51 @@ fn share(bytes: &mut [u8]) -> usize {
     count
 }
 
+/// A file has the extent block of another as data, so the scan does not follow that. On a full volume clusters without a
+/// claim are allocated although they are marked as used, but not those beneath that block.
+#[test]
+fn a_full_volume_does_not_lose_what_is_beneath_a_shared_node() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    const LEN: usize = 400;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let front: Vec<u8> = (0..LEN << 10).map(|n| (n >> 10) as u8 | 1).collect();
+    let sparse: Vec<u8> =
+        (0..120 << 10).map(|n| if n >> 10 & 1 == 1 { 0 } else { b'a' + (n >> 11) as u8 % 20 }).collect();
+    std::fs::write(path("front"), &front).expect("a file");
+    std::fs::write(path("sparse"), &sparse).expect("a file");
+    let write = |name: &str| format!("write {} {name}", path(name).display());
+    let args = ["-t", "ext4", "-b", "1024", "-O", "^has_journal,^metadata_csum", "-N", "64"];
+    let image = Image::mke2fs(&args, 4 << 20).debugfs(&[&write("sparse"), &write("front")]).build();
+    let free = Superblock::parse(&image.bytes()[1024..2048]).expect("a volume").disk.free_blocks_count();
+    std::fs::write(path("rest"), vec![b'r'; (free as usize - 12) << 10]).expect("a file");
+    image.debugfs(&[&write("rest")]);
+    assert!(e2fsck(image.path()).clean);
+    // the numbers of a line: depth, entries, first and last block of the file, then on the volume, length
+    let lines = |name: &str| {
+        let said = debugfs(image.path(), &format!("ex {name}"));
+        let numbers = |line: &str| line.split_whitespace().filter_map(|n| n.parse().ok()).collect::<Vec<u32>>();
+        said.lines().map(numbers).filter(|numbers| numbers.len() >= 6).collect::<Vec<_>>()
+    };
+    let leaf = lines("sparse")[0][4];
+    let longest = lines("front").into_iter().max_by_key(|numbers| numbers[6]).expect("an extent");
+    let (logical, start, len) = (longest[2], longest[4], longest[6]);
+    let intact = image.bytes();
+    let extent = [logical, len, start].map(u32::to_le_bytes).concat();
+    let at = intact.windows(12).position(|bytes| bytes == extent).expect("the extent of the first file");
+    // the file's first blocks are before its extent block, and now the only ones in front of the other file's
+    let mut bytes = intact;
+    bytes[at + 8..at + 12].copy_from_slice(&leaf.to_le_bytes());
+    let report = fix(&mut bytes, Repair::All).expect("a volume");
+    assert!(report.clean, "{:?}", report.problems);
+    image.set_bytes(&bytes);
+    assert!(e2fsck(image.path()).clean);
+    debugfs(image.path(), &format!("dump sparse {}", path("out").display()));
+    assert!(std::fs::read(path("out")).expect("a file") == sparse);
+}
+
 /// Two files with one indirect block between them share all blocks beneath it as well.
 #[test]
 fn blocks_beneath_a_shared_indirect_block_are_counted() {
