@@ -341,6 +341,7 @@ fn odd_fields(accepted: &Accepted) -> Vec<&'static str> {
         // with others a byte of a bitmap would have bits of the group and of padding
         ("s_inodes_per_group", !geometry.inodes_per_group.is_multiple_of(8)),
         ("s_blocks_per_group", !geometry.clusters_per_group().is_multiple_of(8)),
+        ("s_clusters_per_group", !geometry.clusters_per_group().is_multiple_of(8)),
         ("s_rev_level", correction::has_features_of_later_revision(&accepted.disk)),
     ];
     fields.into_iter().filter(|(_, odd)| *odd).map(|(name, _)| name).collect()

@@ -156,7 +156,8 @@ fn counts(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
     }
     if !per_group.is_multiple_of(8) {
         // the number of inodes was computed from the wrong one
-        for expected in [per_group / 8 * 8, per_group.next_multiple_of(8)] {
+        let stated = by_bitmap(scanner, disk);
+        for expected in [per_group / 8 * 8, per_group.next_multiple_of(8)].into_iter().chain(stated) {
             let (number, all) = (u32::try_from(expected), u32::try_from(groups.saturating_mul(expected)));
             if let (Ok(number), Ok(all)) = (number, all) {
                 let disk = DiskSuperblock { s_inodes_per_group: number.into(), s_inodes_count: all.into(), ..*disk };
@@ -172,6 +173,15 @@ fn counts(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> {
         corrections.push(Correction { field: "s_blocks_count", found: blocks, expected, disk });
     }
     corrections
+}
+
+/// The number of inodes in a group by the first bitmap: all bits after them are set.
+fn by_bitmap(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Option<u64> {
+    let accepted = Accepted { disk: *disk, geometry: check(disk).ok()?, at: superblock::OFFSET };
+    let table = read_table(scanner, &accepted).ok()?;
+    let mut bytes = vec![0; accepted.geometry.block_size as usize];
+    scanner.device.read(accepted.geometry.byte_offset(table.groups.first()?.inode_bitmap)?, &mut bytes).ok()?;
+    Some(bytes.iter().rposition(|byte| *byte != 0xFF)? as u64 * 8 + 8)
 }
 
 /// The sizes of which mkfs writes only few values, or the same one twice.
@@ -221,6 +231,18 @@ fn sizes(disk: &DiskSuperblock) -> Vec<Correction> {
             expected: expected.into(),
             disk,
         }));
+    }
+    if features.ro_compat.contains(RoCompat::BIGALLOC) {
+        let (found, log) = (disk.s_clusters_per_group.get(), disk.s_log_cluster_size.get());
+        for expected in [found / 8 * 8, found.saturating_add(7) / 8 * 8] {
+            let ratio = log.checked_sub(disk.s_log_block_size.get()).and_then(|log| 1_u32.checked_shl(log));
+            if let Some(blocks) = ratio.and_then(|ratio| expected.checked_mul(ratio)) {
+                let (clusters, blocks) = (expected.into(), blocks.into());
+                let disk = DiskSuperblock { s_clusters_per_group: clusters, s_blocks_per_group: blocks, ..*disk };
+                let (found, expected) = (found.into(), expected.into());
+                corrections.push(Correction { field: "s_clusters_per_group", found, expected, disk });
+            }
+        }
     }
     if features.incompat.contains(Incompat::BIT64) {
         let found = disk.s_desc_size.get().into();
