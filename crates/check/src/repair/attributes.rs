@@ -42,24 +42,28 @@ pub(super) fn drop_invalid(inode: &mut InodeBuf) -> bool {
     if XattrIbodyHeader::ref_from_bytes(header).map_or(0, |header| header.h_magic.get()) != MAGIC {
         return false;
     }
-    let (valid, all_valid) = valid_in(bytes);
+    let (mut valid, all_valid) = valid_in(bytes);
     if all_valid {
         return false;
     }
-    if write(bytes, 0, &valid).is_none() {
-        drop_all_but_data(inode);
+    // there may be no space for what ends the names
+    while write(bytes, 0, &valid).is_none() {
+        let Some(last) = valid.iter().rposition(|a| !a.is_data()) else {
+            drop_all_but_data(inode);
+            break;
+        };
+        valid.remove(last);
     }
     true
 }
 
-/// The valid attributes in an inode, whose value is copied, and whether all are valid.
+/// The valid attributes in an inode, and whether all are valid. The names end where the values begin.
 fn valid_in(bytes: &[u8]) -> (Vec<Attribute>, bool) {
-    let (mut valid, mut all_valid, mut at) = (Vec::new(), true, 0);
+    let (mut valid, mut all_valid, mut at, mut names_end) = (Vec::new(), true, 0, bytes.len());
     while bytes.get(at..at + 4).is_some_and(|start| start != [0; 4]) {
-        let entry = bytes.get(at..).and_then(|rest| XattrEntry::ref_from_prefix(rest).ok());
-        let Some((entry, name)) = entry
-            .and_then(|(entry, rest)| Some((entry, rest.get(..usize::from(entry.e_name_len))?)))
-            .filter(|(_, name)| !name.contains(&0))
+        let entry = bytes.get(at..names_end).and_then(|rest| XattrEntry::ref_from_prefix(rest).ok());
+        let Some((entry, name)) =
+            entry.and_then(|(entry, rest)| Some((entry, rest.get(..usize::from(entry.e_name_len))?)))
         else {
             return (valid, false);
         };
@@ -68,19 +72,20 @@ fn valid_in(bytes: &[u8]) -> (Vec<Attribute>, bool) {
         let start = usize::from(entry.e_value_offs.get());
         let end = start.saturating_add((size as usize).next_multiple_of(4));
         let words = if inum != 0 || size == 0 { Some(&[][..]) } else { bytes.get(start..end) };
-        let Some(words) = words.filter(|_| inum == 0 || size > 0) else {
+        let Some(words) = words.filter(|_| (inum == 0 || size > 0) && !name.contains(&0)) else {
             all_valid = false;
             continue;
         };
-        let is_data = (entry.e_name_index, name) == (xattr::index::SYSTEM, b"data".as_slice());
         let hash = entry.e_hash.get();
         let hashed = inum != 0 || hash == 0 || [false, true].iter().any(|s| entry_hash(name, words, *s) == hash);
         all_valid &= hashed && (inum != 0 || size > 0 || start <= bytes.len());
-        if hashed || is_data {
-            let value = words.get(..size as usize).unwrap_or_default().to_vec();
-            // in an inode the hash may be 0; the stored one may cover bytes after the value
-            let hash = if inum == 0 { 0 } else { hash };
-            valid.push(Attribute { index: entry.e_name_index, name: name.to_vec(), value, inum, size, hash });
+        let value = words.get(..size as usize).unwrap_or_default().to_vec();
+        // in an inode the hash may be 0; the stored one may cover bytes after the value
+        let hash = if inum == 0 { 0 } else { hash };
+        let attribute = Attribute { index: entry.e_name_index, name: name.to_vec(), value, inum, size, hash };
+        if hashed || attribute.is_data() {
+            names_end = if words.is_empty() { names_end } else { names_end.min(start) };
+            valid.push(attribute);
         }
     }
     (valid, all_valid)
@@ -95,6 +100,13 @@ struct Attribute {
     inum: u32,
     size: u32,
     hash: u32,
+}
+
+impl Attribute {
+    /// Whether it is `system.data`.
+    fn is_data(&self) -> bool {
+        (self.index, self.name.as_slice()) == (xattr::index::SYSTEM, b"data")
+    }
 }
 
 /// The attributes from `at` on in an area with value offsets relative to its start; `None` where they cannot be read.
@@ -200,14 +212,14 @@ fn inline_attribute(inode: &InodeBuf) -> Option<Attribute> {
     let mut all = Vec::new();
     // entries before one that cannot be read are still valid
     let _ = read_into(&mut all, bytes, 0);
-    all.into_iter().find(|a| (a.index, a.name.as_slice()) == (xattr::index::SYSTEM, b"data"))
+    all.into_iter().find(Attribute::is_data)
 }
 
 /// Removes `system.data` from an inode.
 pub(super) fn drop_inline_value(inode: &mut InodeBuf) {
     let Some((_, bytes)) = inode.attribute_area_mut().split_at_mut_checked(XattrIbodyHeader::SIZE) else { return };
     if let Some(mut all) = read(bytes, 0) {
-        all.retain(|a| (a.index, a.name.as_slice()) != (xattr::index::SYSTEM, b"data"));
+        all.retain(|a| !a.is_data());
         let _ = write(bytes, 0, &all);
     }
 }

@@ -181,7 +181,7 @@ macro_rules! inode_rows {
             => "mark cleared." [];
         0x010074 ClusterMisaligned Error stops by Inodes
             "Inode {inode}: block {found} at file block {file_block} violates the cluster allocation rules (bigalloc)."
-            => "moved to the right position in one cluster." [InodeBlockCountWrong];
+            => "moved into one cluster as far as clusters were free." [InodeBlockCountWrong];
         0x010075 InlineDataXattrMissing Error stops by Inodes
             "Inode {inode} has the inline data flag, but the attribute with the rest of the data is missing."
             => "flag and size adapted to the remaining data." [];
@@ -206,9 +206,9 @@ macro_rules! inode_rows {
         0x010083 XattrValueInodeWrong Error stops by Inodes
             "Inode {inode}: attribute {name} has its value in inode {found}, which does not contain it."
             => "attribute removed." [];
-        0x010086 XattrValueInodeFlagMissing Error repairs by Inodes
+        0x010086 XattrValueInodeFlagMissing Error stops by Inodes
             "Inode {found} contains an attribute value of inode {inode}, but lacks the ea_inode flag."
-            => "flag and attribute corrected." [];
+            => "flag set or attribute removed." [];
         0x010088 CasefoldFlagOnNonDirectory Error stops by Inodes
             "Inode {inode} has the casefold flag, but is not a directory."
             => "flag cleared." [];

@@ -228,6 +228,42 @@ fn an_invalid_attribute_takes_no_other_with_it() {
     }
 }
 
+/// In an inode that is not encrypted an encryption context means nothing, as to e2fsck and the kernel.
+#[test]
+fn an_invalid_context_without_encryption_costs_no_file() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(EXT4);
+    image.debugfs(&["ea_set small user.c nocontext"]);
+    let mut bytes = image.bytes();
+    let is_entry = |at: usize| bytes[at..].starts_with(&[1, 1]) && bytes[at + 16] == b'c' && bytes[at + 8] == 9;
+    let entry = (0..bytes.len() - 20).find(|at| is_entry(*at)).expect("the attribute");
+    bytes[entry + 1] = 9;
+    let report = look(&bytes);
+    assert!(!report.problems.iter().any(|p| p.code == Code::EncryptionXattrCorrupt), "{:?}", report.problems);
+    image.set_bytes(&bytes);
+    repair("the inode's checksum", &image);
+    assert!(image.debugfs(&["ls"]).text().contains("small"));
+}
+
+/// A name with a zero byte has a length, so the attributes after it can be read.
+#[test]
+fn attributes_after_a_name_with_a_zero_byte_stay() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(INLINE);
+    image.debugfs(&["ea_set small user.kind value", "ea_set small user.last 2"]);
+    let mut bytes = image.bytes();
+    let name = only(&bytes, b"kind");
+    bytes[name + 1] = 0;
+    image.set_bytes(&bytes);
+    repair("a zero byte", &image);
+    let left = image.debugfs(&["ea_list small"]).text();
+    assert!(left.contains("user.last (1) = \"2\"") && !left.contains("kind"), "{left}");
+}
+
 /// The hash of inline data is not needed, and the data is the file.
 #[test]
 fn a_wrong_hash_of_inline_data_costs_nothing() {

@@ -58,7 +58,7 @@ pub(crate) fn check_in_inode<'a>(ctx: &Context<'_>, inode: InodeNo, raw: &RawIno
             (index::SYSTEM, b"data") => seen.system_data = seen.system_data.or(Some(value)),
             (index::ENCRYPTION, b"c") => {
                 seen.encryption = true;
-                if area.check_encryption(value) {
+                if area.check_encryption(value, raw.flags().contains(InodeFlags::ENCRYPT)) {
                     ctx.policies.put(inode, value);
                 }
             }
@@ -121,7 +121,9 @@ pub(crate) fn check_block(
     let value_clusters = area.check(XattrHeader::SIZE, |entry, name, value| {
         if (entry.e_name_index, name) == (index::ENCRYPTION, b"c".as_slice()) {
             encryption = true;
-            if area.check_encryption(value) {
+            let is_encrypted =
+                |user: &XattrRef| ctx.inodes.get(user.inode).is_some_and(|r| r.marks.contains(Marks::ENCRYPTED));
+            if area.check_encryption(value, inodes.iter().any(is_encrypted)) {
                 inodes.iter().for_each(|user| ctx.policies.put(user.inode, value));
             }
         }
@@ -251,8 +253,9 @@ impl<'a> Area<'a, '_> {
         }
     }
 
-    /// Whether a context has the length of its version.
-    fn check_encryption(&self, value: &[u8]) -> bool {
+    /// Whether a context has the length of its version, which is reported for a user of it: without the flag it has no
+    /// meaning.
+    fn check_encryption(&self, value: &[u8], has_user: bool) -> bool {
         let valid = match value.first() {
             Some(1) => value.len() == 28,
             Some(2) => value.len() == 40,
@@ -260,7 +263,7 @@ impl<'a> Area<'a, '_> {
             // a future version: any length
             Some(3..) => true,
         };
-        if !valid {
+        if !valid && has_user {
             self.report(Code::EncryptionXattrCorrupt);
         }
         valid
