@@ -57,18 +57,19 @@ pub(super) fn read_extents(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -
 /// As [`read_extents`], with clusters of `ratio` blocks; with 1 blocks may be anywhere in a cluster.
 fn read_valid(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, ratio: u64) -> Result<Extents> {
     let (fields, found) = (fields(work, number, inode), Extents::default());
-    let mut reader = Reader { work, fields, ratio, found, seen: HashSet::new() };
-    reader.node(&inode.raw().disk.i_block, None)?;
-    let mut found = reader.found;
+    let mut reader = Reader { work, fields, ratio, found, overrun: HashSet::new(), seen: HashSet::new() };
+    reader.node(&inode.raw().disk.i_block, None, u64::MAX)?;
+    let Reader { mut found, overrun, .. } = reader;
     let all = found.extents.len();
-    ascending(&mut found.extents, ratio);
+    ascending(&mut found.extents, &overrun, ratio);
     found.incomplete |= found.extents.len() < all;
     Ok(found)
 }
 
 /// Removes extents so that the rest ascend and do not overlap. Of two that contradict each other, the one that fits its
-/// neighbours less is removed: one wrong start or length must not cost all extents after it.
-fn ascending(extents: &mut Vec<Extent>, ratio: u64) {
+/// neighbours less is removed: one wrong start or length must not cost all extents after it. `overrun` has the first
+/// blocks of those that extend beyond their node.
+fn ascending(extents: &mut Vec<Extent>, overrun: &HashSet<u64>, ratio: u64) {
     let end = |extent: &Extent| extent.logical.get() + u64::from(extent.len);
     let mut valid: Vec<Extent> = Vec::with_capacity(extents.len());
     for (n, this) in extents.iter().enumerate() {
@@ -84,11 +85,16 @@ fn ascending(extents: &mut Vec<Extent>, ratio: u64) {
             let overlaps = end(this) > from && from >= next;
             overlaps
                 && match beyond {
+                    _ if overrun.contains(&this.logical.get()) => true,
                     // both extents after it agree with each other but not with it
                     Some(beyond) if end(this) > beyond.logical.get() => end(follower) <= beyond.logical.get(),
-                    Some(beyond) => from >= this.logical.get() && end(follower) == beyond.logical.get(),
-                    // of two the first remains, as in e2fsck, unless it covers the other
-                    None => from >= this.logical.get() && end(this) > end(follower),
+                    // and here only the one after it fits the next
+                    Some(beyond) => {
+                        let fits = |extent: &Extent| end(extent) == beyond.logical.get();
+                        from >= this.logical.get() && fits(follower) && !fits(this)
+                    }
+                    // of two the first remains, as in e2fsck
+                    None => false,
                 }
         });
         if !contradicted {
@@ -112,11 +118,14 @@ struct Reader<'a, 'w> {
     /// The number of blocks of a cluster in which they have their positions.
     ratio: u64,
     found: Extents,
+    /// The first blocks of extents that extend beyond their node.
+    overrun: HashSet<u64>,
     seen: HashSet<u64>,
 }
 
 impl Reader<'_, '_> {
-    fn node(&mut self, bytes: &[u8], expected: Option<u16>) -> Result<()> {
+    /// Reads a node that ends before file block `end`.
+    fn node(&mut self, bytes: &[u8], expected: Option<u16>, end: u64) -> Result<()> {
         let Some(node) = RawNode::from_bytes(bytes) else {
             self.found.incomplete = true;
             return Ok(());
@@ -136,21 +145,28 @@ impl Reader<'_, '_> {
         if depth == 0 {
             for extent in node.extents().iter().map(Extent::from) {
                 match self.valid(extent) {
-                    Some(extent) => self.found.extents.push(extent),
+                    Some(extent) => {
+                        if extent.logical.get() + u64::from(extent.len) > end {
+                            self.overrun.insert(extent.logical.get());
+                        }
+                        self.found.extents.push(extent);
+                    }
                     None => self.found.incomplete = true,
                 }
             }
             return Ok(());
         }
-        for index in node.indexes() {
+        let indexes = node.indexes();
+        for (n, index) in indexes.iter().enumerate() {
             let child = index.child().get();
+            let end = indexes.get(n + 1).map_or(end, |next| u64::from(next.ei_block.get()));
             let is_new = self.work.volume().contains(child) && self.seen.len() < MOST_NODES && self.seen.insert(child);
             let Some(bytes) = self.work.block(child)?.filter(|_| is_new) else {
                 self.found.incomplete = true;
                 continue;
             };
             self.found.nodes.push(child);
-            self.node(&bytes, Some(depth - 1))?;
+            self.node(&bytes, Some(depth - 1), end)?;
         }
         Ok(())
     }
@@ -599,8 +615,25 @@ mod tests {
         let physical = FsBlock(1000);
         let extent = |&(logical, len)| Extent { logical: FileBlock(logical), physical, len, unwritten: false };
         let mut extents: Vec<Extent> = list.iter().map(extent).collect();
-        ascending(&mut extents, 1);
+        ascending(&mut extents, &HashSet::new(), 1);
         extents.iter().map(|e| (e.logical.get(), e.len)).collect()
+    }
+
+    #[test]
+    fn a_stray_extent_does_not_cost_the_one_that_contains_it() {
+        for stray in [(0, 1), (84, 2), (329, 1)] {
+            assert_eq!(retained(&[(0, 330), stray]), [(0, 330)]);
+            assert_eq!(retained(&[(0, 330), stray, (330, 5)]), [(0, 330), (330, 5)]);
+        }
+    }
+
+    #[test]
+    fn an_extent_beyond_its_node_does_not_cost_the_next() {
+        let extent =
+            |logical, len| Extent { logical: FileBlock(logical), physical: FsBlock(1000), len, unwritten: false };
+        let mut extents = vec![extent(160, 1), extent(164, 3), extent(166, 1), extent(168, 1)];
+        ascending(&mut extents, &HashSet::from([164]), 1);
+        assert_eq!(extents.iter().map(|e| e.logical.get()).collect::<Vec<_>>(), [160, 166, 168]);
     }
 
     #[test]
@@ -616,7 +649,7 @@ mod tests {
                 let expected = match valid.len() - n {
                     // nothing contradicts the last extent, and a single other one does not decide about a start
                     1 => wrong.to_vec(),
-                    2 if start > 40 => wrong[..=n].to_vec(),
+                    2 => wrong[..=n].to_vec(),
                     _ => without.clone(),
                 };
                 assert_eq!(retained(&wrong), expected, "{n}: {start}, {len}");
