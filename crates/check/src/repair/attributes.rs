@@ -42,7 +42,7 @@ pub(super) fn drop_invalid(inode: &mut InodeBuf) -> bool {
     if XattrIbodyHeader::ref_from_bytes(header).map_or(0, |header| header.h_magic.get()) != MAGIC {
         return false;
     }
-    let (mut valid, all_valid) = valid_in(bytes);
+    let (mut valid, all_valid) = valid_in(bytes, 0, true);
     if all_valid {
         return false;
     }
@@ -57,9 +57,11 @@ pub(super) fn drop_invalid(inode: &mut InodeBuf) -> bool {
     true
 }
 
-/// The valid attributes in an inode, and whether all are valid. The names end where the values begin.
-fn valid_in(bytes: &[u8]) -> (Vec<Attribute>, bool) {
-    let (mut valid, mut all_valid, mut at, mut names_end) = (Vec::new(), true, 0, bytes.len());
+/// The valid attributes from `at` on, and whether all are valid. The names end where the values begin. Of values that
+/// overlap none can be assigned.
+fn valid_in(bytes: &[u8], mut at: usize, in_inode: bool) -> (Vec<Attribute>, bool) {
+    let (mut valid, mut all_valid, mut names_end) = (Vec::new(), true, bytes.len());
+    let mut values: Vec<std::ops::Range<usize>> = Vec::new();
     while bytes.get(at..at + 4).is_some_and(|start| start != [0; 4]) {
         let entry = bytes.get(at..names_end).and_then(|rest| XattrEntry::ref_from_prefix(rest).ok());
         let Some((entry, name)) =
@@ -72,23 +74,43 @@ fn valid_in(bytes: &[u8]) -> (Vec<Attribute>, bool) {
         let start = usize::from(entry.e_value_offs.get());
         let end = start.saturating_add((size as usize).next_multiple_of(4));
         let words = if inum != 0 || size == 0 { Some(&[][..]) } else { bytes.get(start..end) };
-        let Some(words) = words.filter(|_| (inum == 0 || size > 0) && !name.contains(&0)) else {
+        let named = !name.contains(&0) && (in_inode || entry.e_name_index != 0);
+        let Some(words) = words.filter(|_| (inum == 0 || size > 0) && named) else {
             all_valid = false;
             continue;
         };
         let hash = entry.e_hash.get();
-        let hashed = inum != 0 || hash == 0 || [false, true].iter().any(|s| entry_hash(name, words, *s) == hash);
+        let hashed =
+            inum != 0 || hash == 0 && in_inode || [false, true].iter().any(|s| entry_hash(name, words, *s) == hash);
         all_valid &= hashed && (inum != 0 || size > 0 || start <= bytes.len());
         let value = words.get(..size as usize).unwrap_or_default().to_vec();
-        // in an inode the hash may be 0; the stored one may cover bytes after the value
-        let hash = if inum == 0 { 0 } else { hash };
+        // the stored one may cover bytes after the value; in an inode it may be 0
+        let hash = match inum {
+            0 if in_inode => 0,
+            0 => entry_hash(name, &padded(&value), false),
+            _ => hash,
+        };
         let attribute = Attribute { index: entry.e_name_index, name: name.to_vec(), value, inum, size, hash };
         if hashed || attribute.is_data() {
-            names_end = if words.is_empty() { names_end } else { names_end.min(start) };
+            if !words.is_empty() {
+                names_end = names_end.min(start);
+                values.push(start..end);
+            }
             valid.push(attribute);
         }
     }
+    values.sort_unstable_by_key(|value| value.start);
+    if !values.is_sorted_by(|a, b| a.end <= b.start) {
+        valid.retain(Attribute::is_data);
+    }
     (valid, all_valid)
+}
+
+/// A value with zeroes up to the next word.
+fn padded(value: &[u8]) -> Vec<u8> {
+    let mut bytes = value.to_vec();
+    bytes.resize(value.len().next_multiple_of(4), 0);
+    bytes
 }
 
 /// An attribute with its value in the same area.
@@ -232,17 +254,22 @@ pub(super) fn drop_inline_flag(inode: &mut InodeBuf) {
 
 /// Repairs attribute blocks. An invalid one is removed from every inode that refers to it.
 pub(super) fn repair_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
-    let mut dropped: HashSet<u64> = HashSet::new();
+    let (mut dropped, mut rewritten): (HashSet<u64>, HashSet<u64>) = Default::default();
     for problem in problems {
         let Some(block) = problem.block else { continue };
         match problem.code {
             Code::XattrBlockUnreadable
             | Code::XattrBlockBad
             | Code::XattrBlockCountWrong
-            | Code::XattrEntriesCollide
-            | Code::XattrNameBad
-            | Code::XattrValueBad
-            | Code::InodeXattrHashWrong => _ = dropped.insert(block.get()),
+            | Code::XattrEntriesCollide => _ = dropped.insert(block.get()),
+            Code::XattrNameBad | Code::XattrValueBad | Code::InodeXattrHashWrong => {
+                // several problems of a block are repaired at once
+                if !rewritten.contains(&block.get()) && retain_valid(work, block)? {
+                    rewritten.insert(block.get());
+                } else if !rewritten.contains(&block.get()) {
+                    dropped.insert(block.get());
+                }
+            }
             Code::XattrBlockChecksumWrong | Code::XattrRefcountWrong => {
                 let Some(mut bytes) = work.block(block.get())? else { continue };
                 if let (Code::XattrRefcountWrong, Some(count)) = (problem.code, problem.expected)
@@ -267,6 +294,20 @@ pub(super) fn repair_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()
         work.edit_inode(number, |inode| inode.set_file_acl(FsBlock(0)))?;
     }
     Ok(())
+}
+
+/// Removes the invalid attributes from a block; `false`, with nothing changed, where none is left, or none is invalid
+/// as far as the block shows.
+fn retain_valid(work: &Work<'_>, block: FsBlock) -> Result<bool> {
+    let Some(mut bytes) = work.block(block.get())? else { return Ok(false) };
+    let (valid, all_valid) = valid_in(&bytes, XattrHeader::SIZE, false);
+    if all_valid || valid.is_empty() || write(&mut bytes, XattrHeader::SIZE, &valid).is_none() {
+        return Ok(false);
+    }
+    work.make_stale();
+    set_checksum(work, block, &mut bytes);
+    work.put_block(block.get(), &bytes)?;
+    Ok(true)
 }
 
 /// The inodes that refer to one of these attribute blocks.

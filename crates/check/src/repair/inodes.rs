@@ -160,11 +160,10 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         Code::InlineDataXattrMissing => (Reading, SAME, Fix::By(Case::inline_value)),
         Code::ExtraSizeWrong => (Reading, STALE, Fix::By(Case::extra_size)),
         // also InodeXattrHashWrong of an entry in the inode's block, if the value is in another inode
-        Code::InodeXattrNameLengthWrong | Code::InodeXattrValueSizeWrong | Code::InodeXattrHashWrong => {
-            (Field, STALE, Fix::By(Case::attributes))
-        }
-        // overlapping attributes cannot be assigned to a file
-        Code::InodeXattrEntriesCollide => (Field, STALE, Fix::Set(attributes::drop_all)),
+        Code::InodeXattrNameLengthWrong
+        | Code::InodeXattrValueSizeWrong
+        | Code::InodeXattrHashWrong
+        | Code::InodeXattrEntriesCollide => (Field, STALE, Fix::By(Case::attributes)),
         Code::XattrValueInodeWrong => (Field, STALE, Fix::By(Case::value_inode)),
         Code::XattrValueInodeFlagMissing => (Field, STALE, Fix::By(Case::value_inode_flag)),
         Code::XattrValueInodeFeatureMissing => (Feature, STALE, Fix::Feature(Incompat::EA_INODE)),
@@ -362,11 +361,14 @@ impl Case<'_, '_> {
         Ok(if moved { Verdict::Write } else { Verdict::Clear })
     }
 
-    fn attributes(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+    fn attributes(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         // several problems are repaired at once, after which nothing is invalid
         let mut before = self.work.inode(self.number)?;
         if before.as_mut().is_some_and(attributes::drop_invalid) {
             attributes::drop_invalid(inode);
+        } else if problem.code == Code::InodeXattrEntriesCollide {
+            // overlapping attributes cannot be assigned to a file
+            attributes::drop_all(inode);
         } else {
             attributes::drop_all_but_data(inode);
         }

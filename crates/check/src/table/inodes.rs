@@ -73,10 +73,10 @@ macro_rules! inode_rows {
             => "attribute block removed." [];
         0x010041 XattrNameBad Error stops by Inodes
             "Extended attribute block {block} has an entry with an invalid name."
-            => "attribute block removed." [];
+            => "attribute removed." [];
         0x010042 XattrValueBad Error stops by Inodes
             "Extended attribute block {block} has an entry with an invalid value."
-            => "attribute block removed." [];
+            => "attribute removed." [];
         0x010044 DirectoryTooBig Error stops by Inodes
             "Directory {inode}: block {found} at file block {file_block} exceeds the maximum directory size."
             => "block removed." [InodeSizeWrong];
@@ -115,7 +115,7 @@ macro_rules! inode_rows {
             => "attribute removed." [];
         0x010054 InodeXattrHashWrong Error stops by Inodes
             "Inode {inode}: hash of attribute {name} is {found:x}, should be {expected:x}."
-            => "attribute removed, in a block all of them; inline data stays." [];
+            => "attribute removed, unless it is inline data." [];
         0x010055 LooksLikeDirectory Error stops by Inodes
             "Inode {inode} is a {name}, but looks like a directory."
             => "turned back into a directory." [EntryTypeWrong SpecialFileSizeNotZero];
@@ -160,7 +160,7 @@ macro_rules! inode_rows {
             => "checksum recomputed." [];
         0x010069 InodeXattrEntriesCollide Error stops by Inodes
             "Inode {inode}: attribute names or values in the inode overlap."
-            => "attributes in the inode removed, including inline data." [];
+            => "overlapping attributes removed, including inline data." [];
         0x01006a ExtentBlockChecksumWrong Error stops by Inodes
             "Inode {inode}: extent block {block} has a wrong checksum; its fields look valid."
             => "checksum recomputed." [];

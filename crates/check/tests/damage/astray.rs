@@ -264,6 +264,33 @@ fn attributes_after_a_name_with_a_zero_byte_stay() {
     assert!(left.contains("user.last (1) = \"2\"") && !left.contains("kind"), "{left}");
 }
 
+/// One invalid attribute in a block costs none of the others there.
+#[test]
+fn an_invalid_attribute_in_a_block_takes_no_other_with_it() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    // no space for attributes in the inode
+    let image = volume(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-I", "128"]);
+    image.debugfs(&["ea_set small user.first 1", "ea_set small user.kind value", "ea_set small user.last 2"]);
+    let intact = image.bytes();
+    let name = only(&intact, b"kind");
+    for (back, wrong, code) in [
+        (0, &b"k\0nd"[..], Code::XattrNameBad),
+        (14, &[0xFF, 0x7F], Code::XattrValueBad),
+        (4, &[1, 2, 3, 4], Code::InodeXattrHashWrong),
+    ] {
+        let mut bytes = intact.clone();
+        bytes[name - back..name - back + wrong.len()].copy_from_slice(wrong);
+        assert!(finds(&bytes, code), "{code}: {:?}", look(&bytes).problems);
+        image.set_bytes(&bytes);
+        repair(&code.to_string(), &image);
+        let left = image.debugfs(&["ea_list small"]).text();
+        let all_others = left.contains("user.first (1) = \"1\"") && left.contains("user.last (1) = \"2\"");
+        assert!(all_others && !left.contains("nd ("), "{code}: {left}");
+    }
+}
+
 /// The hash of inline data is not needed, and the data is the file.
 #[test]
 fn a_wrong_hash_of_inline_data_costs_nothing() {
