@@ -465,7 +465,7 @@ impl Iterations<'_> {
             return Ok(Step::Stuck(refusal));
         }
         let work = Work::new(view, self.overlay, self.now);
-        let in_use = maps::beneath_shared(&work)?;
+        let in_use = maps::beneath_shared(&work);
         let work = work.with_used(in_use);
         let step = self.work_on(&problems, &work);
         self.unclaimed.record_allocations(&work);

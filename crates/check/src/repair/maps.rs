@@ -23,6 +23,8 @@ const MOST_NODES: usize = 1 << 22;
 
 /// Maximum number of nodes of all files with shared blocks that are followed.
 const MOST_SHARED: usize = 1 << 18;
+/// Number of ranges of clusters that are collected before they are merged.
+const MERGED_AT: usize = 1 << 20;
 
 /// The valid part of an extent tree.
 #[derive(Debug, Default)]
@@ -543,63 +545,66 @@ pub(super) fn truncate(work: &Work<'_>, number: InodeNo, inode: &mut InodeBuf, b
 
 /// The clusters beneath shared nodes of maps that have no claim, ascending and disjoint: the scan follows a node for its
 /// first owner alone, and not at all where that has it as data.
-pub(super) fn beneath_shared(work: &Work<'_>) -> Result<Vec<Range<u64>>> {
-    let Some(walk) = work.walk().filter(|walk| !walk.sharing.conflicts.is_empty()) else { return Ok(Vec::new()) };
+pub(super) fn beneath_shared(work: &Work<'_>) -> Vec<Range<u64>> {
+    let Some(walk) = work.walk().filter(|walk| !walk.sharing.conflicts.is_empty()) else { return Vec::new() };
     let mut inodes: Vec<InodeNo> = walk.sharing.records.iter().map(|record| record.inode).collect();
     inodes.dedup();
     let claims = &walk.ctx.claims;
-    let (mut clusters, mut nodes) = (Vec::new(), 0);
+    let (mut clusters, mut merged, mut nodes) = (Vec::new(), 0, 0);
     for number in inodes {
         let mut blocks = Vec::new();
-        let Some(inode) = work.inode(number)?.filter(|inode| nodes < MOST_SHARED && !has_no_map(&inode.raw())) else {
-            continue;
-        };
+        // of what cannot be read nothing is known
+        let inode = work.inode(number).ok().flatten();
+        let Some(inode) = inode.filter(|inode| nodes < MOST_SHARED && !has_no_map(&inode.raw())) else { continue };
         if inode.raw().flags().contains(InodeFlags::EXTENTS) {
-            let found = read_valid(work, number, &inode, 1)?;
+            let Ok(found) = read_valid(work, number, &inode, 1) else { continue };
             nodes += found.nodes.len();
             blocks.extend(found.nodes.iter().map(|node| *node..node + 1));
             blocks.extend(found.extents.iter().map(|e| e.physical.get()..e.physical.get() + u64::from(e.len)));
         } else {
             for (n, word) in (0u32..).zip(inode.raw().block_words::<15>()) {
-                beneath_indirect(work, word, n.saturating_sub(11), &mut nodes, &mut blocks)?;
+                beneath_indirect(work, word, n.saturating_sub(11), &mut nodes, &mut blocks);
             }
         }
         // of a node that was followed both ends of each run are claimed
         let is_claimed = |block: u64| claims.contains(claims.cluster_of(block));
         blocks.retain(|run| !is_claimed(run.start) || !is_claimed(run.end - 1));
         clusters.extend(blocks.iter().map(|blocks| claims.clusters_of(blocks)));
+        // very many files may have the same blocks
+        if clusters.len() > 2 * merged + MERGED_AT {
+            merge(&mut clusters);
+            merged = clusters.len();
+        }
     }
-    clusters.sort_unstable_by_key(|run| run.start);
-    clusters.dedup_by(|next, run| {
-        let joins = next.start <= run.end;
-        run.end = if joins { run.end.max(next.end) } else { run.end };
+    merge(&mut clusters);
+    clusters
+}
+
+/// Sorts ranges and joins those that overlap or touch.
+fn merge(ranges: &mut Vec<Range<u64>>) {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let joins = next.start <= range.end;
+        range.end = if joins { range.end.max(next.end) } else { range.end };
         joins
     });
-    Ok(clusters)
 }
 
 /// Adds the blocks of an indirect block of this level and beneath it, or a data block at level 0.
-fn beneath_indirect(
-    work: &Work<'_>,
-    block: u32,
-    level: u32,
-    nodes: &mut usize,
-    blocks: &mut Vec<Range<u64>>,
-) -> Result<()> {
+fn beneath_indirect(work: &Work<'_>, block: u32, level: u32, nodes: &mut usize, blocks: &mut Vec<Range<u64>>) {
     let at = u64::from(block);
     if !work.volume().contains(at) || *nodes >= MOST_SHARED {
-        return Ok(());
+        return;
     }
     match blocks.last_mut() {
         Some(last) if last.end == at => last.end += 1,
         _ => blocks.push(at..at + 1),
     }
-    let Some(bytes) = (if level == 0 { None } else { work.block(at)? }) else { return Ok(()) };
+    let Some(bytes) = (if level == 0 { None } else { work.block(at).ok().flatten() }) else { return };
     *nodes += 1;
     for pointer in work.volume().geometry.indirect().pointers(&bytes) {
-        beneath_indirect(work, pointer.get(), level - 1, nodes, blocks)?;
+        beneath_indirect(work, pointer.get(), level - 1, nodes, blocks);
     }
-    Ok(())
 }
 
 /// The flags of a new file: extents where the volume has them.
