@@ -18,6 +18,8 @@ use std::ops::Range;
 pub(super) const TOO_MANY: u32 = 12;
 /// Number of extents in an inode.
 const IN_INODE: usize = 4;
+/// Number of extents after one that are compared with it.
+const NEAR: usize = 8;
 /// Maximum number of nodes and indirect blocks of a file that are followed.
 const MOST_NODES: usize = 1 << 22;
 
@@ -60,7 +62,8 @@ pub(super) fn read_extents(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -
 fn read_valid(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, ratio: u64) -> Result<Extents> {
     let (fields, found) = (fields(work, number, inode), Extents::default());
     let mut reader = Reader { work, fields, ratio, found, overrun: HashSet::new(), seen: HashSet::new() };
-    reader.node(&inode.raw().disk.i_block, None, u64::MAX)?;
+    let end = inode.raw().size().div_ceil(work.block_size() as u64);
+    reader.node(&inode.raw().disk.i_block, None, end)?;
     let Reader { mut found, overrun, .. } = reader;
     let all = found.extents.len();
     ascending(&mut found.extents, &overrun, ratio);
@@ -70,7 +73,7 @@ fn read_valid(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, ratio: u64) ->
 
 /// Removes extents so that the rest ascend and do not overlap. Of two that contradict each other, the one that fits its
 /// neighbours less is removed: one wrong start or length must not cost all extents after it. `overrun` has the first
-/// blocks of those that extend beyond their node.
+/// blocks of those that extend beyond their node or the end of the file.
 fn ascending(extents: &mut Vec<Extent>, overrun: &HashSet<u64>, ratio: u64) {
     let end = |extent: &Extent| extent.logical.get() + u64::from(extent.len);
     let mut valid: Vec<Extent> = Vec::with_capacity(extents.len());
@@ -87,7 +90,6 @@ fn ascending(extents: &mut Vec<Extent>, overrun: &HashSet<u64>, ratio: u64) {
             let overlaps = end(this) > from && from >= next;
             overlaps
                 && match beyond {
-                    _ if overrun.contains(&this.logical.get()) => true,
                     // both extents after it agree with each other but not with it
                     Some(beyond) if end(this) > beyond.logical.get() => end(follower) <= beyond.logical.get(),
                     // and here only the one after it fits the next
@@ -99,7 +101,13 @@ fn ascending(extents: &mut Vec<Extent>, overrun: &HashSet<u64>, ratio: u64) {
                     None => false,
                 }
         });
-        if !contradicted {
+        // beyond its node, it is out of the order of those after it
+        let is_astray = overrun.contains(&this.logical.get())
+            && extents.iter().skip(n + 1).take(NEAR).any(|next_one| {
+                let from = next_one.logical.get();
+                (next..end(this)).contains(&from)
+            });
+        if !contradicted && !is_astray {
             valid.push(*this);
         }
     }
@@ -120,7 +128,7 @@ struct Reader<'a, 'w> {
     /// The number of blocks of a cluster in which they have their positions.
     ratio: u64,
     found: Extents,
-    /// The first blocks of extents that extend beyond their node.
+    /// The first blocks of extents that extend beyond their node or the end of the file.
     overrun: HashSet<u64>,
     seen: HashSet<u64>,
 }
@@ -639,6 +647,10 @@ mod tests {
         let mut extents = vec![extent(160, 1), extent(164, 3), extent(166, 1), extent(168, 1)];
         ascending(&mut extents, &HashSet::from([164]), 1);
         assert_eq!(extents.iter().map(|e| e.logical.get()).collect::<Vec<_>>(), [160, 166, 168]);
+        let crossing = [160, 214, 116, 168, 170, 212, 216];
+        let mut extents: Vec<Extent> = crossing.into_iter().map(|logical| extent(logical, 1)).collect();
+        ascending(&mut extents, &HashSet::from([214]), 1);
+        assert_eq!(extents.iter().map(|e| e.logical.get()).collect::<Vec<_>>(), [160, 168, 170, 212, 216]);
     }
 
     #[test]
