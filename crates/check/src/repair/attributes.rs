@@ -1,6 +1,7 @@
 //! Extended attributes: invalid ones are dropped, and what cannot be assigned or read.
 
 use super::work::Work;
+use crate::phases::inodes::xattrs::title;
 use crate::problem::Problem;
 use crate::table::Code;
 use blockdev::Result;
@@ -208,6 +209,21 @@ pub(super) fn drop_values(work: &Work<'_>, inode: &mut InodeBuf, targets: &HashS
     Ok(())
 }
 
+/// Drops the attribute with this name and hash whose value is in another inode, from the inode or its block; returns
+/// whether there was one.
+pub(super) fn drop_hashed(work: &Work<'_>, inode: &mut InodeBuf, name: &[u8], hash: u64) -> Result<bool> {
+    let area = inode.raw().attribute_area();
+    let in_inode = XattrIbodyHeader::ref_from_prefix(area).ok().map(|(_, bytes)| bytes.to_vec());
+    let block = inode.raw().file_acl(true).get();
+    let in_block = work.block(block).map(|bytes| bytes.filter(|_| block != 0))?;
+    let areas = [in_inode.map(|bytes| (bytes, 0)), in_block.map(|bytes| (bytes, XattrHeader::SIZE))];
+    let all = areas.into_iter().flatten().filter_map(|(bytes, at)| read(&bytes, at)).flatten();
+    let is_it = |a: &Attribute| a.inum != 0 && u64::from(a.hash) == hash && title(a.index, &a.name) == name;
+    let targets: HashSet<u32> = all.filter(is_it).map(|a| a.inum).collect();
+    drop_values(work, inode, &targets)?;
+    Ok(!targets.is_empty())
+}
+
 /// Writes the fields of an attribute block that depend on its attributes: hash and checksum.
 fn set_checksum(work: &Work<'_>, block: FsBlock, bytes: &mut [u8]) {
     let hash = xattr::XattrArea::in_block(bytes).map_or(0, |area| area.block_hash());
@@ -258,11 +274,10 @@ pub(super) fn repair_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()
     for problem in problems {
         let Some(block) = problem.block else { continue };
         match problem.code {
-            Code::XattrBlockUnreadable
-            | Code::XattrBlockBad
-            | Code::XattrBlockCountWrong
-            | Code::XattrEntriesCollide => _ = dropped.insert(block.get()),
-            Code::XattrNameBad | Code::XattrValueBad | Code::InodeXattrHashWrong => {
+            Code::XattrBlockUnreadable | Code::XattrBlockBad | Code::XattrBlockCountWrong => {
+                _ = dropped.insert(block.get())
+            }
+            Code::XattrEntriesCollide | Code::XattrNameBad | Code::XattrValueBad | Code::InodeXattrHashWrong => {
                 // several problems of a block are repaired at once
                 if !rewritten.contains(&block.get()) && retain_valid(work, block)? {
                     rewritten.insert(block.get());

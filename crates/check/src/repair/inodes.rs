@@ -362,6 +362,12 @@ impl Case<'_, '_> {
     }
 
     fn attributes(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        let name = problem.name.as_deref().unwrap_or_default();
+        if problem.code == Code::InodeXattrHashWrong
+            && attributes::drop_hashed(self.work, inode, name, problem.found.unwrap_or_default())?
+        {
+            return Ok(Verdict::Write);
+        }
         // several problems are repaired at once, after which nothing is invalid
         let mut before = self.work.inode(self.number)?;
         if before.as_mut().is_some_and(attributes::drop_invalid) {

@@ -64,6 +64,39 @@ fn what_is_wrong_with_several_values_is_repaired_in_one_run() {
     }
 }
 
+/// An attribute in a block whose value is in another inode: with a wrong hash it goes alone, also where the inode has
+/// others with such values.
+#[test]
+fn a_wrong_hash_in_a_block_costs_that_attribute() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let (image, _) = volume("ea_inode,^metadata_csum,^has_journal");
+    // until no space is left in the inode
+    let folder = tempfile::tempdir().expect("a folder");
+    let value = folder.path().join("value");
+    std::fs::write(&value, vec![b'w'; 1020]).expect("a file");
+    let names: Vec<String> = (0..6).map(|n| format!("user.another_{n}")).collect();
+    let commands: Vec<String> = names.iter().map(|name| format!("ea_set -f {} a {name}", value.display())).collect();
+    image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());
+    run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
+    let mut bytes = image.bytes();
+    let magic: Vec<usize> =
+        (0..bytes.len()).step_by(1024).filter(|at| bytes[*at..].starts_with(&[0, 0, 2, 0xEA])).collect();
+    let [block] = magic[..] else { panic!("attribute blocks at {magic:?}") };
+    bytes[block + 32 + 12] ^= 1;
+    let length = usize::from(bytes[block + 32]);
+    let gone = String::from_utf8_lossy(&bytes[block + 48..block + 48 + length]).into_owned();
+    let scratch = Image::from_bytes(&[]);
+    let wrong = wrong_with(&bytes, &scratch);
+    assert!(wrong.is_none(), "{}", wrong.as_ref().map_or("", Wrong::text));
+    let left = testkit::oracle::debugfs(scratch.path(), "ea_list a");
+    let all = ["user.large", "user.second"].into_iter().chain(names.iter().map(String::as_str));
+    for name in all {
+        assert_eq!(left.contains(&format!("{name} (")), name != format!("user.{gone}"), "{name}: {left}");
+    }
+}
+
 /// The size of a value's inode is restored from the entries that refer to it: no attribute is lost.
 #[test]
 fn a_value_whose_inode_has_another_size_stays() {

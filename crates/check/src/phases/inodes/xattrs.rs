@@ -196,7 +196,7 @@ impl<'a> Area<'a, '_> {
                 // an empty value has no inode
                 if size == 0 {
                     let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
-                    self.report_with(code, |problem| problem.name(title(entry, name)).found(0));
+                    self.report_with(code, |problem| problem.name(title(entry.e_name_index, name)).found(0));
                 }
                 self.found_value(entry, name);
                 elsewhere += (size as u64).div_ceil(cluster);
@@ -207,7 +207,7 @@ impl<'a> Area<'a, '_> {
                 self.check_hash(entry, name, &[]);
                 if self.strict && start > self.bytes.len() {
                     let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
-                    self.report_with(code, |problem| problem.name(title(entry, name)).found(0));
+                    self.report_with(code, |problem| problem.name(title(entry.e_name_index, name)).found(0));
                     if self.block.is_some() {
                         return elsewhere;
                     }
@@ -222,7 +222,7 @@ impl<'a> Area<'a, '_> {
             let Some(value) = self.bytes.get(start..).and_then(|b| b.get(..size)).filter(|_| end <= self.bytes.len())
             else {
                 let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
-                self.report_with(code, |problem| problem.name(title(entry, name)).found(size as u64));
+                self.report_with(code, |problem| problem.name(title(entry.e_name_index, name)).found(size as u64));
                 return elsewhere;
             };
             values.push((start, end));
@@ -248,7 +248,7 @@ impl<'a> Area<'a, '_> {
         let computed = entry_hash(name, value, false);
         if computed != stored && entry_hash(name, value, true) != stored {
             self.report_with(Code::InodeXattrHashWrong, |problem| {
-                problem.name(title(entry, name)).found(stored.into()).expected(computed.into())
+                problem.name(title(entry.e_name_index, name)).found(stored.into()).expected(computed.into())
             });
         }
     }
@@ -277,7 +277,7 @@ impl<'a> Area<'a, '_> {
             hash: entry.e_hash.get(),
             name: [false, true].map(|signed| entry_hash(name, &[], signed)),
             shares: self.shares,
-            title: title(entry, name).into(),
+            title: title(entry.e_name_index, name).into(),
         };
         self.values.set(self.values.get() + 1);
         self.ctx.values.refs.lock().push(value);
@@ -383,7 +383,7 @@ fn report_sizes(ctx: &Context<'_>, inodes: &HashMap<InodeNo, ValueInode>, sizes:
 }
 
 /// An attribute's name as programs see it; with the number of its prefix for one that they do not see.
-fn title(entry: &XattrEntry, name: &[u8]) -> Vec<u8> {
-    let known = xattr::full_name(entry.e_name_index, name);
-    known.unwrap_or_else(|| [format!("{}:", entry.e_name_index).as_bytes(), name].concat())
+pub(crate) fn title(index: u8, name: &[u8]) -> Vec<u8> {
+    let known = xattr::full_name(index, name);
+    known.unwrap_or_else(|| [format!("{index}:").as_bytes(), name].concat())
 }
