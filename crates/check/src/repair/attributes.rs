@@ -74,7 +74,8 @@ fn valid_in(bytes: &[u8], mut at: usize, in_inode: bool) -> (Vec<Attribute>, boo
         let (size, inum) = (entry.e_value_size.get(), entry.e_value_inum.get());
         let start = usize::from(entry.e_value_offs.get());
         let end = start.saturating_add((size as usize).next_multiple_of(4));
-        let words = if inum != 0 || size == 0 { Some(&[][..]) } else { bytes.get(start..end) };
+        // a value among the names is none
+        let words = if inum != 0 || size == 0 { Some(&[][..]) } else { bytes.get(start..end).filter(|_| start >= at) };
         let named = !name.contains(&0) && (in_inode || entry.e_name_index != 0);
         let Some(words) = words.filter(|_| (inum == 0 || size > 0) && named) else {
             all_valid = false;

@@ -210,6 +210,7 @@ fn an_invalid_attribute_takes_no_other_with_it() {
         (16, &[0x70][..], Code::InodeXattrNameLengthWrong),
         (14, &[0xFF, 0xFF], Code::InodeXattrValueSizeWrong),
         (8, &[0, 0x70, 0, 0], Code::InodeXattrValueSizeWrong),
+        (14, &[4, 0], Code::InodeXattrEntriesCollide),
         (4, &[1, 2, 3, 4], Code::InodeXattrHashWrong),
         (12, &[9, 0, 0, 0], Code::XattrValueInodeWrong),
     ] {
