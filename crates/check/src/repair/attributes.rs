@@ -269,7 +269,8 @@ pub(super) fn drop_inline_flag(inode: &mut InodeBuf) {
     inode.set_flags(inode.raw().flags() - InodeFlags::INLINE_DATA);
 }
 
-/// Repairs attribute blocks. An invalid one is removed from every inode that refers to it.
+/// Repairs attribute blocks. Invalid attributes are removed from them; a block without a valid one is removed from
+/// every inode that refers to it.
 pub(super) fn repair_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     let (mut dropped, mut rewritten): (HashSet<u64>, HashSet<u64>) = Default::default();
     for problem in problems {
@@ -280,10 +281,9 @@ pub(super) fn repair_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()
             }
             Code::XattrEntriesCollide | Code::XattrNameBad | Code::XattrValueBad | Code::InodeXattrHashWrong => {
                 // several problems of a block are repaired at once
-                if !rewritten.contains(&block.get()) && retain_valid(work, block)? {
-                    rewritten.insert(block.get());
-                } else if !rewritten.contains(&block.get()) {
-                    dropped.insert(block.get());
+                if !rewritten.contains(&block.get()) {
+                    let repaired = retain_valid(work, block)?;
+                    if repaired { &mut rewritten } else { &mut dropped }.insert(block.get());
                 }
             }
             Code::XattrBlockChecksumWrong | Code::XattrRefcountWrong => {

@@ -70,7 +70,7 @@ macro_rules! inode_rows {
             => "attribute block removed." [];
         0x010040 XattrEntriesCollide Error stops by Inodes
             "Extended attribute block {block}: names or values overlap."
-            => "attribute block removed." [];
+            => "overlapping attributes removed." [];
         0x010041 XattrNameBad Error stops by Inodes
             "Extended attribute block {block} has an entry with an invalid name."
             => "attribute removed." [];
