@@ -279,12 +279,12 @@ pub(super) fn repair_blocks(work: &Work<'_>, problems: &[&Problem]) -> Result<()
             Code::XattrBlockUnreadable | Code::XattrBlockBad | Code::XattrBlockCountWrong => {
                 _ = dropped.insert(block.get())
             }
-            Code::XattrEntriesCollide | Code::XattrNameBad | Code::XattrValueBad | Code::InodeXattrHashWrong => {
+            Code::XattrEntriesCollide | Code::XattrNameBad | Code::XattrValueBad | Code::InodeXattrHashWrong
                 // several problems of a block are repaired at once
-                if !rewritten.contains(&block.get()) {
-                    let repaired = retain_valid(work, block)?;
-                    if repaired { &mut rewritten } else { &mut dropped }.insert(block.get());
-                }
+                if !rewritten.contains(&block.get()) =>
+            {
+                let repaired = retain_valid(work, block)?;
+                if repaired { &mut rewritten } else { &mut dropped }.insert(block.get());
             }
             Code::XattrBlockChecksumWrong | Code::XattrRefcountWrong => {
                 let Some(mut bytes) = work.block(block.get())? else { continue };
