@@ -69,6 +69,7 @@ mod orphan;
 mod orphan_list;
 mod path;
 mod privilege;
+mod rewritten;
 mod rollback;
 mod snapshots;
 mod stat;

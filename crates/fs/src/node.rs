@@ -16,6 +16,7 @@
 
 use crate::alloc::Reservation;
 use crate::delayed::Delayed;
+use crate::rewritten::Rewritten;
 use crate::{Inode, InodeNo};
 use format::ByNumber;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -232,6 +233,8 @@ pub(crate) struct Nodes {
     next_looked_up: AtomicUsize,
     /// Bytes of delayed data of all of them.
     delayed: AtomicUsize,
+    /// Files that were truncated to nothing.
+    pub(crate) rewritten: Rewritten,
 }
 
 /// Nodes locked exclusively, by the number of their inode.
@@ -252,6 +255,7 @@ impl Nodes {
             newest_dropped: AtomicU64::new(0),
             next_looked_up: AtomicUsize::new(0),
             delayed: AtomicUsize::new(0),
+            rewritten: Rewritten::default(),
         }
     }
 
@@ -357,6 +361,12 @@ impl Nodes {
                 node.set_space_hint(0, 0);
             }
         }
+    }
+
+    /// Whether an inode has delayed data.
+    pub(crate) fn has_delayed(&self, number: InodeNo) -> bool {
+        let node = self.shard(number).nodes.get(&number).cloned();
+        node.is_some_and(|node| !node.read().delayed.is_empty())
     }
 
     /// All inodes with delayed data.

@@ -45,6 +45,9 @@ impl FileEdit<'_> {
         if size > self.volume.max_file_size(&self.inode) {
             return Err(Error::FileTooLarge);
         }
+        if size == 0 && self.size() > 0 {
+            self.volume.nodes.rewritten.record(self.inode.number);
+        }
         if is_inline(&self.inode) && self.resize_inline(size)? {
             return Ok(());
         }

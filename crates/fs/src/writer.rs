@@ -131,6 +131,10 @@ impl Volume {
         if rests {
             self.store.stay_quiet();
         }
+        let is_delayed = self.nodes.delayed() > 0;
+        if is_delayed && self.store.next_due(now, true, false).is_some_and(|due| due <= now) {
+            self.flush_rewritten();
+        }
         self.store.tick_with(now, self.nodes.delayed() > 0)?;
         placed
     }

@@ -166,3 +166,43 @@ fn a_truncation_cut_short_is_finished() {
         assert!(cut > 0 && whole > 0, "{args:?} {cut} {whole}");
     }
 }
+
+/// Programs that rewrite a file by truncation and close it without fsync(2) lose neither content by a sync of another
+/// file.
+#[test]
+fn a_file_rewritten_by_truncation_is_never_empty() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let (old, new) = (vec![7; 9_000], vec![8; 5_000]);
+    for data in [DataMode::Ordered, DataMode::Journal] {
+        let image = Image::mke2fs(&["-t", "ext4", "-b", "1024"], 12 << 20)
+            .debugfs(&["write /dev/null a", "write /dev/null b"])
+            .build();
+        let device = Arc::new(MemoryDevice::from_vec(image.bytes()));
+        let volume = open(Arc::<MemoryDevice>::clone(&device), data);
+        volume.write_at(number(&volume, "/a"), 0, &old).expect("write");
+        volume.unmount().expect("unmount");
+        drop(volume);
+        let base = Arc::into_inner(device).expect("no other reference").into_vec();
+
+        let record = Arc::new(Record::in_memory(MemoryDevice::from_vec(base.clone())));
+        let volume = open(Arc::<Record<MemoryDevice, Vec<u8>>>::clone(&record), data);
+        let (file, other) = (number(&volume, "/a"), number(&volume, "/b"));
+        volume.truncate(file, 0).expect("truncate");
+        volume.write_at(file, 0, &new).expect("write");
+        volume.write_at(other, 0, b"durable").expect("write");
+        volume.fsync(other, false).expect("fsync");
+        let log = record.log().expect("the log");
+        let mut found = [0; 2];
+        for point in 0..=log.entries().len() {
+            let device = MemoryDevice::from_vec(base.clone());
+            log.replay_to(point, &device).expect("replay");
+            let volume = open(Arc::new(device), DataMode::Ordered);
+            let content = content(&volume, number(&volume, "/a"));
+            assert!(content == old || content == new, "{data:?}, {point}: {} bytes", content.len());
+            found[usize::from(content == new)] += 1;
+        }
+        assert!(found.iter().all(|count| *count > 0), "{data:?}: {found:?}");
+    }
+}

@@ -81,8 +81,10 @@ impl Limits {
 /// The work of an engine in a quiet moment.
 #[derive(Debug)]
 pub enum Idle {
-    /// No work.
+    /// No work, however long the volume is quiet.
     Nothing,
+    /// No work before the volume was quiet for this time.
+    After(Duration),
     /// Close the open generation and write it.
     Commit,
     /// Execute this plan.
@@ -109,12 +111,8 @@ pub trait Engine: Send {
     fn plan(&mut self, closed: ClosedGeneration, superblock: &dyn StateSource) -> Result<Plan>;
 
     /// Returns the work to do when no operation ended for `quiet`; `dirty`: whether the open generation contains
-    /// changes.
+    /// changes. Does nothing itself.
     fn idle(&mut self, quiet: Duration, dirty: bool, superblock: &dyn StateSource) -> Idle;
-
-    /// Returns the time without an operation after which [`Engine::idle`] has work, in the present state and with this
-    /// `dirty`; `None` if it has none however long the volume is quiet.
-    fn idle_after(&self, dirty: bool) -> Option<Duration>;
 
     /// Returns the plan to execute after the last generation, before the volume is unmounted. Everything is durable
     /// then.

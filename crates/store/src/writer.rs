@@ -676,7 +676,11 @@ impl Store {
         let idle = match writer.limits.rests_after {
             // the engine waits for delayed data
             Some(after) if is_delayed && !dirty => (!is_refused).then_some(after),
-            _ => engine.engine().idle_after(dirty),
+            _ => match engine.engine().idle(Duration::ZERO, dirty, &*writer.hooks) {
+                Idle::Nothing => None,
+                Idle::After(after) => Some(after),
+                Idle::Commit | Idle::Run(_) => Some(Duration::ZERO),
+            },
         };
         let by_quiet = compaction.into_iter().chain(idle).min().map(|after| clock.active.saturating_add(after));
         by_time.into_iter().chain(by_quiet).min()
@@ -701,7 +705,7 @@ impl Store {
             return Ok(());
         }
         match committer.engine.engine().idle(quiet, dirty, &*writer.hooks) {
-            Idle::Nothing => Ok(()),
+            Idle::Nothing | Idle::After(_) => Ok(()),
             Idle::Commit => self.close_and_write(writer, committer, CommitReason::Sync),
             Idle::Run(plan) => {
                 // data overwritten in place counts as well

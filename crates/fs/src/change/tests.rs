@@ -41,10 +41,6 @@ impl Engine for Recording {
         self.engine.idle(quiet, dirty, superblock)
     }
 
-    fn idle_after(&self, dirty: bool) -> Option<Duration> {
-        self.engine.idle_after(dirty)
-    }
-
     fn close(&mut self, superblock: &dyn StateSource) -> store::Result<Plan> {
         self.engine.close(superblock)
     }

@@ -178,6 +178,7 @@ impl Files {
     pub fn flush_all_delayed(&self) -> Result<()> {
         let _guard = self.changing()?;
         let mut outcome = Ok(());
+        self.nodes.rewritten.age();
         for (number, _) in self.nodes.with_delayed() {
             outcome = outcome.and(self.flush_delayed(number));
         }
@@ -199,6 +200,7 @@ impl Files {
         }
         let Some(_guard) = self.changing_to_sync()? else { return Ok(()) };
         self.flush_delayed(number)?;
+        self.flush_rewritten();
         let node = self.node(number);
         if node.read().lost && std::mem::take(&mut node.write().lost) {
             let what = "delayed data could not be written and was lost";

@@ -75,12 +75,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("delalloc", Same),
     ("nodelalloc", Refused("blocks are allocated when data is synced, or after the `commit` interval")),
     ("noauto_da_alloc", NoEffect),
-    (
-        "auto_da_alloc",
-        Refused(
-            "only data of a file renamed over another is flushed; a file that is truncated and rewritten needs fsync(2)",
-        ),
-    ),
+    ("auto_da_alloc", Same),
     ("nojournal_checksum", NoEffect),
     ("journal_async_commit", NoEffect),
     ("journal_ioprio=", NoEffect),

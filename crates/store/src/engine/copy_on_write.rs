@@ -77,10 +77,6 @@ impl Engine for CopyOnWrite {
         Idle::Nothing
     }
 
-    fn idle_after(&self, _: bool) -> Option<Duration> {
-        None
-    }
-
     fn close(&mut self, _: &dyn StateSource) -> Result<Plan> {
         let Written { writes, needs_superblock } = self.metadata.write_log()?;
         let stages = if needs_superblock { landing(&mut self.metadata, writes) } else { Vec::new() };

@@ -333,17 +333,16 @@ impl Engine for Journal {
     }
 
     fn idle(&mut self, quiet: Duration, dirty: bool, _: &dyn StateSource) -> Idle {
-        if quiet < QUIET || dirty || self.transactions.is_empty() {
+        if dirty || self.transactions.is_empty() {
             return Idle::Nothing;
+        }
+        if quiet < QUIET {
+            return Idle::After(QUIET);
         }
         let mut plan = Plan::default();
         let goal = self.log.used().saturating_sub(QUIET_BLOCKS);
         self.checkpoint(&mut plan, |log| log.used() > goal);
         Idle::Run(plan)
-    }
-
-    fn idle_after(&self, dirty: bool) -> Option<Duration> {
-        (!dirty && !self.transactions.is_empty()).then_some(QUIET)
     }
 
     fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan> {

@@ -242,15 +242,12 @@ impl Engine for Linked {
     }
 
     fn idle(&mut self, quiet: Duration, dirty: bool, superblock: &dyn StateSource) -> Idle {
-        match (quiet >= QUIET, dirty) {
-            (true, true) => Idle::Commit,
-            (true, false) if !self.marked_clean => Idle::Run(self.clean(superblock)),
-            _ => Idle::Nothing,
+        match dirty {
+            false if self.marked_clean => Idle::Nothing,
+            _ if quiet < QUIET => Idle::After(QUIET),
+            true => Idle::Commit,
+            false => Idle::Run(self.clean(superblock)),
         }
-    }
-
-    fn idle_after(&self, dirty: bool) -> Option<Duration> {
-        (dirty || !self.marked_clean).then_some(QUIET)
     }
 
     fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan> {

@@ -52,10 +52,6 @@ impl Engine for NativeUnordered {
         Idle::Nothing
     }
 
-    fn idle_after(&self, _: bool) -> Option<Duration> {
-        None
-    }
-
     fn close(&mut self, _: &dyn StateSource) -> Result<Plan> {
         let before = Stage { writes: Vec::new(), flush: true };
         // in both superblocks, so that the mark does not return where the newer one is destroyed; the map of the older one

@@ -42,10 +42,6 @@ impl Engine for Unordered {
         Idle::Nothing
     }
 
-    fn idle_after(&self, _: bool) -> Option<Duration> {
-        None
-    }
-
     fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
         Ok(Plan { stages: vec![state_stage(superblock, VolumeState::Clean)], ..Plan::default() })
     }

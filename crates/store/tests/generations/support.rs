@@ -167,10 +167,6 @@ impl Engine for Showing {
         Idle::Nothing
     }
 
-    fn idle_after(&self, _: bool) -> Option<Duration> {
-        None
-    }
-
     fn close(&mut self, _: &dyn StateSource) -> Result<Plan> {
         Ok(Plan::default())
     }
