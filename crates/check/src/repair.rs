@@ -62,6 +62,7 @@ use crate::table::{Code, Fixer, Severity};
 use crate::view::View;
 use blockdev::{BlockDevice, Overlay};
 pub use convert::{FreeSpaceForm, convert};
+use format::InodeNo;
 use format::feature::RoCompat;
 use format::superblock::Geometry;
 use std::collections::{BTreeSet, HashSet};
@@ -466,10 +467,21 @@ impl Iterations<'_> {
         }
         let work = Work::new(view, self.overlay, self.now);
         let in_use = maps::beneath_shared(&work);
-        let work = work.with_used(in_use);
+        let damaged = self.damaged_maps(&problems);
+        let work = work.with_used(in_use).with_damaged_maps(damaged);
         let step = self.work_on(&problems, &work);
         self.unclaimed.record_allocations(&work);
         step
+    }
+
+    /// Inodes with an error in a map, a size or a count, found by this check or repaired before.
+    fn damaged_maps(&self, problems: &[Problem]) -> HashSet<InodeNo> {
+        if problems.iter().all(|problem| problem.code.fixer() != Fixer::Sharing) {
+            return HashSet::new();
+        }
+        let errors = problems.iter().chain(&self.repaired);
+        let errors = errors.filter(|p| p.code.fixer() == Fixer::Inodes && p.code.severity() >= Severity::Error);
+        errors.filter_map(|problem| problem.inode).collect()
     }
 
     /// Lets fixers work on problems.

@@ -4,7 +4,7 @@
 //! their content is written before a generation is closed, as ext4 writes it when the file is closed
 //! (`auto_da_alloc`). The server is not informed when a file is closed.
 
-use crate::{Files, InodeNo};
+use crate::InodeNo;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
@@ -37,24 +37,13 @@ impl Rewritten {
         }
     }
 
-    fn numbers(&self) -> Vec<InodeNo> {
+    /// The recorded files.
+    pub(crate) fn numbers(&self) -> Vec<InodeNo> {
         self.files.lock().keys().copied().collect()
     }
 
-    fn forget(&self, number: InodeNo) {
+    /// Drops a file whose new content is written.
+    pub(crate) fn forget(&self, number: InodeNo) {
         self.files.lock().remove(&number);
-    }
-}
-
-impl Files {
-    /// Writes the new content of files that were truncated to nothing. Called before a generation is closed.
-    pub(crate) fn flush_rewritten(&self) {
-        for number in self.nodes.rewritten.numbers() {
-            if self.nodes.has_delayed(number) {
-                self.nodes.rewritten.forget(number);
-                // its own fsync reports an error
-                let _ = self.flush_delayed(number);
-            }
-        }
     }
 }

@@ -157,6 +157,11 @@ impl Sharing {
         own.map(|record| self.clusters_before(record.start) as usize..self.clusters_before(record.end) as usize)
     }
 
+    /// The places of the multiply-claimed clusters among these.
+    pub(crate) fn places_within(&self, clusters: Range<u64>) -> Range<u64> {
+        self.clusters_before(clusters.start)..self.clusters_before(clusters.end)
+    }
+
     /// Counts the claims on each multiply-claimed cluster by the inodes that `is_counted` selects, by
     /// [place](Self::place).
     pub(crate) fn claims_on_each(&self, is_counted: impl Fn(InodeNo) -> bool) -> Vec<u32> {

@@ -1,11 +1,15 @@
 //! Multiply-claimed blocks: cloned for each file but one.
 //!
-//! The owners move to their copies in the order of their numbers, and the last one retains the block; file system
-//! metadata never moves, and the bad blocks inode retains its blocks. Linear in the claims and in the multiply-claimed
+//! The owners move to their copies one after the other, and the last one retains the block; file system metadata never
+//! moves, and the bad blocks inode retains its blocks. The first ones are those that are probably wrong: files with a
+//! damaged map, then those that share most blocks; the root, lost+found and reserved inodes are the last. Linear in the claims and in the multiply-claimed
 //! clusters, however long the claims are: a count for each cluster has the number of remaining owners. The copies of a
 //! file are read and written by runs, once its map is known.
 //!
-//! A file for whose copies there is no space is cleared, as e2fsck does. Its claims do not count for the files after it,
+//! A number that leads to a block of another owner which is no attribute block or no indirect block, is removed.
+//!
+//! Where there is no space for all copies, files with a damaged map first lose the parts of it that lead to blocks of
+//! others. A file for whose copies there is still no space is cleared, as e2fsck does, but never the root. Its claims do not count for the files after it,
 //! so they do not need copies because of it. A journal for whose copies there is no space is discarded instead, as a new
 //! one can be made. The blocks of a cleared file are not used before the next check: where the volume has no space for
 //! a redo log, blocks in use must not be overwritten by copies.
@@ -24,6 +28,7 @@ use blockdev::Result;
 use format::extent::Extent;
 use format::inode::{InodeBuf, InodeFlags};
 use format::{FileBlock, FsBlock, InodeNo};
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -37,8 +42,7 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     work.make_stale();
     let Some(walk) = work.walk() else { return Ok(()) };
     let owners = owners_of_each(walk.sharing);
-    let mut inodes: Vec<InodeNo> = walk.sharing.records.iter().map(|record| record.inode).collect();
-    inodes.dedup();
+    let inodes = in_order(work, walk.sharing);
     let released = Released::new(owners.len());
     let mut clones = Clones {
         work,
@@ -52,11 +56,30 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
         shared: HashMap::new(),
         attributes: HashMap::new(),
     };
-    for number in inodes.into_iter().filter(|inode| inode.get() != 0) {
+    // the next check finds what is still shared
+    if clones.remove_misleading(&inodes)? || clones.trim_damaged(&inodes)? {
+        return Ok(());
+    }
+    for number in inodes {
         clones.separate(number)?;
     }
     let attributes = std::mem::take(&mut clones.attributes);
     move_attributes(work, &attributes)
+}
+
+/// The inodes with multiply-claimed blocks, those that are probably wrong first.
+fn in_order(work: &Work<'_>, sharing: &Sharing) -> Vec<InodeNo> {
+    let mut inodes: Vec<InodeNo> = sharing.records.iter().map(|record| record.inode).collect();
+    inodes.dedup();
+    inodes.retain(|inode| inode.get() != 0);
+    let first = work.volume().geometry.first_inode;
+    inodes.sort_by_cached_key(|number| {
+        // lost+found is the first inode that is not reserved
+        let is_system = number.get() <= first;
+        let shared: usize = sharing.places_of(*number).map(|places| places.len()).sum();
+        (is_system, !work.has_damaged_map(*number), Reverse(shared), *number)
+    });
+    inodes
 }
 
 /// A sentence with the reason where there are not enough free blocks to clone all shared blocks.
@@ -200,9 +223,154 @@ impl Clones<'_, '_> {
         self.copy()
     }
 
+    /// Removes numbers of multiply-claimed blocks that are no attribute blocks and no indirect blocks from the inodes
+    /// and maps that name them as such. Returns whether there was one.
+    fn remove_misleading(&self, inodes: &[InodeNo]) -> Result<bool> {
+        let mut removed = false;
+        for number in inodes {
+            removed |= self.remove_no_attributes(*number)?;
+            removed |= self.remove_no_trees(*number)?;
+        }
+        Ok(removed)
+    }
+
+    fn remove_no_attributes(&self, number: InodeNo) -> Result<bool> {
+        let Some(mut inode) = self.work.inode(number)? else { return Ok(false) };
+        let wide = self.work.volume().features.incompat.contains(format::feature::Incompat::BIT64);
+        let acl = inode.raw().file_acl(wide).get();
+        if self.place_of(acl).is_none() {
+            return Ok(false);
+        }
+        let bytes = self.work.block(acl)?.unwrap_or_default();
+        if bytes.starts_with(&format::xattr::MAGIC.to_le_bytes()) {
+            return Ok(false);
+        }
+        inode.set_file_acl(FsBlock(0));
+        self.work.put_inode(number, inode)?;
+        Ok(true)
+    }
+
+    fn remove_no_trees(&self, number: InodeNo) -> Result<bool> {
+        let work = self.work;
+        let Some(mut inode) = work.inode(number)? else { return Ok(false) };
+        if has_no_map(&inode.raw()) || inode.raw().flags().contains(InodeFlags::EXTENTS) || number == InodeNo::RESIZE {
+            return Ok(false);
+        }
+        let mut removed = false;
+        maps::edit_indirect(work, number, &mut inode, &mut |pointer: Pointer| {
+            let astray = self.leads_astray(&pointer)?;
+            removed |= astray;
+            Ok(if astray { 0 } else { pointer.block })
+        })?;
+        if removed {
+            work.put_inode(number, inode)?;
+        }
+        Ok(removed)
+    }
+
+    /// Where there is no space to clone all shared blocks: removes the parts of damaged maps that lead to them, until
+    /// there is. Returns whether any was removed: the next check finds what is still shared then.
+    fn trim_damaged(&mut self, inodes: &[InodeNo]) -> Result<bool> {
+        let work = self.work;
+        let damaged: Vec<InodeNo> = inodes.iter().copied().filter(|number| work.has_damaged_map(*number)).collect();
+        if damaged.is_empty() {
+            return Ok(false);
+        }
+        let copies = |of: &Owners| u64::from(of.left).saturating_sub(u64::from(!of.reserved && !of.bad));
+        let mut missing = self.owners.iter().map(copies).sum::<u64>().saturating_sub(work.free_clusters());
+        let mut trimmed = false;
+        for number in damaged {
+            if missing == 0 {
+                break;
+            }
+            let Some(mut inode) = work.inode(number)?.filter(|inode| !has_no_map(&inode.raw())) else { continue };
+            let before = missing;
+            if inode.raw().flags().contains(InodeFlags::EXTENTS) {
+                self.trim_extents(number, &mut inode, &mut missing)?;
+            } else {
+                maps::edit_indirect(work, number, &mut inode, &mut |pointer: Pointer| {
+                    Ok(if self.release_shared(pointer.block..pointer.block + 1, &mut missing) {
+                        0
+                    } else {
+                        pointer.block
+                    })
+                })?;
+            }
+            if missing < before {
+                trimmed = true;
+                work.put_inode(number, inode)?;
+                work.report(Problem::new(Code::BlocksRemovedForSpace).inode(number).count(before - missing));
+            }
+        }
+        Ok(trimmed)
+    }
+
+    /// Removes extents with shared blocks, those with most of them first.
+    fn trim_extents(&mut self, number: InodeNo, inode: &mut InodeBuf, missing: &mut u64) -> Result<()> {
+        let found = maps::read_extents(self.work, number, inode)?;
+        let own = maps::exclusive(self.work, &found.nodes);
+        let blocks = |extent: &Extent| extent.physical.get()..extent.physical.get() + u64::from(extent.len);
+        let mut order: Vec<usize> = (0..found.extents.len()).collect();
+        order.sort_by_cached_key(|n| {
+            let shared = found.extents.get(*n).map_or(0, |extent| self.shared_places(blocks(extent)).count());
+            (Reverse(shared), *n)
+        });
+        let mut removed = HashSet::new();
+        for n in order {
+            if let Some(extent) = found.extents.get(n)
+                && *missing > 0
+                && self.release_shared(blocks(extent), missing)
+            {
+                removed.insert(n);
+            }
+        }
+        let left: Vec<Extent> =
+            found.extents.iter().enumerate().filter(|(n, _)| !removed.contains(n)).map(|(_, extent)| *extent).collect();
+        // fewer extents need no further node
+        maps::write_extents(self.work, number, inode, &left, &own).map(drop)
+    }
+
+    /// Releases the claims on blocks if one of them has another owner. Returns whether that is so.
+    fn release_shared(&mut self, blocks: Range<u64>, missing: &mut u64) -> bool {
+        let places: Vec<usize> = self.shared_places(blocks).collect();
+        let is_shared = |of: &Owners| of.left > u32::from(!of.reserved && !of.bad);
+        if !places.iter().any(|place| self.owners.get(*place).is_some_and(is_shared)) {
+            return false;
+        }
+        for place in places {
+            if self.owners.get(place).is_some_and(is_shared) {
+                *missing = missing.saturating_sub(1);
+            }
+            self.count_decided(place);
+        }
+        true
+    }
+
+    /// The places of the multiply-claimed clusters among blocks.
+    fn shared_places(&self, blocks: Range<u64>) -> impl Iterator<Item = usize> + use<> {
+        let places =
+            self.work.walk().map_or(0..0, |walk| walk.sharing.places_within(walk.ctx.claims.clusters_of(&blocks)));
+        places.start as usize..places.end as usize
+    }
+
+    fn place_of(&self, block: u64) -> Option<usize> {
+        let walk = self.work.walk()?;
+        walk.sharing.place(walk.ctx.claims.cluster_of(block)).filter(|_| self.work.volume().contains(block))
+    }
+
+    /// Counts a claim at a place as decided.
+    fn count_decided(&mut self, place: usize) {
+        if let Some(of) = self.owners.get_mut(place) {
+            of.left = of.left.saturating_sub(1);
+        }
+    }
+
     /// Clears the current file, for which there is no space; its claims count no more.
     fn abandon(&mut self, number: InodeNo) -> Result<()> {
         self.copies.clear();
+        if number == InodeNo::ROOT {
+            return Ok(());
+        }
         for place in self.counted.drain(..) {
             self.released.add(place..place + 1, -1);
         }
@@ -267,9 +435,8 @@ impl Clones<'_, '_> {
             return Ok(if *to == block - within { Outcome::Stays } else { Outcome::Goes(to + within) });
         }
         let Some(number) = walk.sharing.place(cluster) else { return Ok(Outcome::Stays) };
-        let Some(of) = self.owners.get_mut(number) else { return Ok(Outcome::Stays) };
-        let stays = !of.reserved && !of.bad && i64::from(of.left) - self.released.at(number) <= 1;
-        of.left = of.left.saturating_sub(1);
+        let stays = self.is_last_owner(number);
+        self.count_decided(number);
         self.counted.push(number);
         if stays {
             self.shared.insert(place, block - within);
@@ -281,15 +448,18 @@ impl Clones<'_, '_> {
         Ok(Outcome::Goes(to + within))
     }
 
+    /// Whether the others have moved to copies, so that the current file may retain the cluster at a place.
+    fn is_last_owner(&self, place: usize) -> bool {
+        let left = |of: &Owners| i64::from(of.left) - self.released.at(place);
+        self.owners.get(place).is_none_or(|of| !of.reserved && !of.bad && left(of) <= 1)
+    }
+
     fn separate_indirect(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
         let mut has_space = true;
         let work = self.work;
         maps::edit_indirect(work, number, inode, &mut |pointer: Pointer| {
             if !work.volume().contains(pointer.block) || !has_space {
                 return Ok(pointer.block);
-            }
-            if self.leads_into_metadata(&pointer)? {
-                return Ok(0);
             }
             Ok(match self.decide(pointer.block, (pointer.level == 0).then_some(pointer.first))? {
                 Outcome::Stays => pointer.block,
@@ -303,10 +473,10 @@ impl Clones<'_, '_> {
         Ok(has_space)
     }
 
-    /// Whether an indirect block is file system metadata and does not look like an indirect block. A copy of it would
-    /// be interpreted as one.
-    fn leads_into_metadata(&self, pointer: &Pointer) -> Result<bool> {
-        if pointer.level == 0 || !self.owners_of(pointer.block).is_some_and(|of| of.reserved) {
+    /// Whether an indirect block has another owner and does not look like an indirect block. A copy would be
+    /// interpreted as one.
+    fn leads_astray(&self, pointer: &Pointer) -> Result<bool> {
+        if pointer.level == 0 || self.place_of(pointer.block).is_none() {
             return Ok(false);
         }
         let Some(bytes) = self.work.block(pointer.block)? else { return Ok(true) };
@@ -317,17 +487,18 @@ impl Clones<'_, '_> {
 
     fn separate_extents(&mut self, number: InodeNo, inode: &mut InodeBuf) -> Result<bool> {
         let found = maps::read_extents(self.work, number, inode)?;
-        let own = maps::exclusive(self.work, &found.nodes);
-        let exclusive: HashSet<u64> = own.iter().copied().collect();
-        // a multiply-claimed node is left to its other owners
-        for node in found.nodes.iter().filter(|node| !exclusive.contains(node)) {
-            if let Some(walk) = self.work.walk()
-                && let Some(place) = walk.sharing.place(walk.ctx.claims.cluster_of(*node))
-                && let Some(of) = self.owners.get_mut(place)
-            {
-                of.left = of.left.saturating_sub(1);
-                self.counted.push(place);
+        let mut own = Vec::new();
+        for node in &found.nodes {
+            let Some(place) = self.place_of(*node) else {
+                own.push(*node);
+                continue;
+            };
+            // a multiply-claimed node is left to its other owners
+            if self.is_last_owner(place) {
+                own.push(*node);
             }
+            self.count_decided(place);
+            self.counted.push(place);
         }
         let mut extents: Vec<Extent> = Vec::new();
         for extent in &found.extents {

@@ -27,6 +27,8 @@ pub(super) struct Work<'a> {
     stale: Cell<bool>,
     /// Clusters that are not allocated although they have no claim, ascending and disjoint.
     in_use: Vec<Range<u64>>,
+    /// Inodes with problems in their maps, sizes or block counts, also if those are repaired by now.
+    damaged: HashSet<InodeNo>,
     /// Clusters allocated in this iteration.
     taken: RefCell<HashSet<u64>>,
     /// Those of the allocated clusters that are also free in the volume's own bitmaps.
@@ -57,6 +59,7 @@ impl<'a> Work<'a> {
             device,
             now,
             stale: Cell::new(false),
+            damaged: HashSet::new(),
             in_use: Vec::new(),
             taken: RefCell::default(),
             recorded_free: RefCell::default(),
@@ -70,6 +73,16 @@ impl<'a> Work<'a> {
             met: RefCell::default(),
             fixed_too: Cell::new(false),
         }
+    }
+
+    /// Treats the maps of these inodes as damaged, whatever problems are still found in them.
+    pub(super) fn with_damaged_maps(self, damaged: HashSet<InodeNo>) -> Self {
+        Self { damaged, ..self }
+    }
+
+    /// Whether the map, the size or the block count of an inode was or is wrong.
+    pub(super) fn has_damaged_map(&self, number: InodeNo) -> bool {
+        self.damaged.contains(&number)
     }
 
     /// Treats these clusters as in use.

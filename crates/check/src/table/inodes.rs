@@ -254,6 +254,9 @@ macro_rules! inode_rows {
             "Symbolic link {inode} has the inline data flag, but its target of {found} bytes is in the inode without it."
             => "flag removed." [];
         // found during a repair
+        0x0E0025 BlocksRemovedForSpace Error stops by Sharing
+            "Inode {inode}: there is no space to clone {count:multiply-claimed blocks}, and its block map had errors."
+            => "the parts of the map that lead to them removed." [];
         0x0E001D FileClearedForSpace Error stops by Sharing
             "Inode {inode}: there is no space to clone its multiply-claimed blocks."
             => "file cleared; the other files retain the blocks." [];

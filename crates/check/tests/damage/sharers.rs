@@ -263,3 +263,106 @@ fn on_a_full_volume_the_journal_is_discarded_before_a_file() {
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
 }
+
+/// An image with the files a to d, of 3, 16, 3 and 3 blocks, on which no block is free; and the content of each.
+fn full_image(kind: &str) -> (Image, Vec<(&'static str, Vec<u8>)>) {
+    let image =
+        Image::mke2fs(&["-t", kind, "-b", "1024", "-N", "64", "-m", "0", "-O", "^has_journal"], 2 << 20).build();
+    let files: Vec<(&str, Vec<u8>)> = [("a", 3), ("b", 16), ("c", 3), ("d", 3)]
+        .map(|(name, blocks)| (name, format!("{name}: some text.\n").repeat(80).into_bytes().repeat(blocks)))
+        .map(|(name, text)| (name, text.into_iter().take(if name == "b" { 16 } else { 3 } * 1024).collect()))
+        .into();
+    let fill = ("fill", vec![b'x'; 2 << 20]);
+    for (name, bytes) in files.iter().chain([&fill]) {
+        let file = image.beside(name);
+        std::fs::write(&file, bytes).expect("a file");
+        image.debugfs(&[&format!("write {} {name}", file.display())]);
+    }
+    for _ in 0..2 {
+        let _ = run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
+    }
+    (image, files)
+}
+
+/// Repairs the image, which must be clean for both afterwards, without clearing a file, and with all files unchanged
+/// but those in `changed`.
+fn repairs_without_loss(image: &Image, files: &[(&str, Vec<u8>)], changed: &[&str], about: &str) {
+    let mut bytes = image.bytes();
+    let report = fix(&mut bytes, Repair::All).expect("a repair");
+    assert_eq!(report.exit, exit::REPAIRED, "{about}: {:?}", report.problems);
+    assert!(report.problems.iter().all(|p| p.code != Code::FileClearedForSpace), "{about}: {:?}", report.problems);
+    let again = fix(&mut bytes, Repair::No).expect("a check");
+    assert_eq!((again.exit, again.errors), (exit::CLEAN, 0), "{about}: {:?}", again.problems);
+    image.set_bytes(&bytes);
+    assert!(e2fsck(image.path()).clean, "{about}");
+    for (name, content) in files.iter().filter(|(name, _)| !changed.contains(name)) {
+        let copy = image.beside("copy");
+        image.debugfs(&[&format!("dump /{name} {}", copy.display())]);
+        assert!(std::fs::read(&copy).expect("a copy") == *content, "{about}: {name}");
+    }
+}
+
+fn block_of(image: &Image, name: &str, number: u32) -> u64 {
+    let block = image.debugfs(&[&format!("bmap {name} {number}")]).text();
+    block.lines().find_map(|line| line.trim().parse::<u64>().ok()).expect("a block")
+}
+
+/// One wrong number in a file that leads to a block of another one costs no other file, however full the volume is.
+#[test]
+fn on_a_full_volume_a_wrong_number_costs_no_other_file() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    for kind in ["ext2", "ext4"] {
+        for target in ["<2>", "<11>", "a", "b"] {
+            for owner in ["a", "b", "c"] {
+                let (image, files) = full_image(kind);
+                let block = block_of(&image, target, 0);
+                image.debugfs(&[&format!("sif {owner} file_acl {block}")]);
+                repairs_without_loss(&image, &files, &[], &format!("{kind}: attributes of {owner} in {target}"));
+            }
+        }
+    }
+    for word in ["IND", "DIND", "TIND"] {
+        for (owner, target) in [("a", "b"), ("c", "a"), ("d", "<2>"), ("a", "<2>"), ("c", "d")] {
+            let (image, files) = full_image("ext2");
+            let block = block_of(&image, target, 0);
+            image.debugfs(&[&format!("sif {owner} block[{word}] {block}")]);
+            repairs_without_loss(&image, &files, &[owner], &format!("word {word} of {owner} leads to {target}"));
+        }
+    }
+    for (owner, length) in [("a", 40), ("c", 4), ("a", 1500), ("d", 300)] {
+        let (image, files) = full_image("ext4");
+        image.debugfs(&[&format!("sif {owner} block[4] {length}")]);
+        repairs_without_loss(&image, &files, &[owner], &format!("the extent of {owner} has {length} blocks"));
+    }
+}
+
+/// The extent of a file leads to the node of another file's tree, whose owner retains it.
+#[test]
+fn a_shared_node_stays_with_its_last_owner() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let (image, mut files) = full_image("ext4");
+    // every second block of a file that fills the volume is freed, and allocated again for another
+    for pair in 0..60 {
+        image.debugfs(&[&format!("punch fill {} {}", 2 * pair, 2 * pair)]);
+    }
+    let content: Vec<u8> = b"fragments.\n".repeat(6_000).into_iter().take(40 * 1024).collect();
+    let file = image.beside("parts");
+    std::fs::write(&file, &content).expect("a file");
+    image.debugfs(&[&format!("write {} parts", file.display())]);
+    files.push(("parts", content));
+    let rest = image.beside("rest");
+    std::fs::write(&rest, vec![b'y'; 1 << 20]).expect("a file");
+    image.debugfs(&[&format!("write {} rest", rest.display())]);
+    for _ in 0..2 {
+        let _ = run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
+    }
+    let extents = image.debugfs(&["ex parts"]).text();
+    let node = extents.lines().find(|line| line.trim_start().starts_with("0/")).expect("a root");
+    let node: u64 = node.split_whitespace().nth(7).and_then(|word| word.parse().ok()).expect("a node");
+    image.debugfs(&[&format!("sif c block[5] {node}")]);
+    repairs_without_loss(&image, &files, &["c"], "the extent of c leads to the node of parts");
+}

@@ -185,6 +185,17 @@ impl Files {
         outcome
     }
 
+    /// Writes the new content of files that were truncated to nothing. Called before a generation is closed.
+    pub(crate) fn flush_rewritten(&self) {
+        for number in self.nodes.rewritten.numbers() {
+            if self.nodes.has_delayed(number) {
+                self.nodes.rewritten.forget(number);
+                // its own fsync reports an error
+                let _ = self.flush_delayed(number);
+            }
+        }
+    }
+
     /// Makes a file's content and inode durable (with `data_only`, the inode as far as it is needed to read the
     /// content). For any kind of file.
     ///
