@@ -1,0 +1,135 @@
+//! Deletions that are pending, on volumes that are damaged as well.
+
+use crate::repaired::{fix, options};
+use blockdev::MemoryDevice;
+use extant_check::report::{Report, exit};
+use extant_check::table::Code;
+use extant_check::{Repair, check};
+use format::superblock::{DiskSuperblock, Geometry};
+use format::GroupNo;
+use testkit::oracle::{debugfs, e2fsck};
+use testkit::{Image, need, repair_checksums};
+
+/// Where an inode is recorded as an orphan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pending {
+    Nowhere,
+    List,
+    File,
+}
+
+fn look(bytes: &[u8]) -> Report {
+    check("volume", &MemoryDevice::from_vec(bytes.to_vec()), &options(Repair::No), &()).expect("a volume")
+}
+
+fn codes(report: &Report) -> Vec<Code> {
+    report.problems.iter().map(|problem| problem.code).collect()
+}
+
+fn geometry(bytes: &[u8]) -> (DiskSuperblock, Geometry) {
+    let disk = DiskSuperblock::from_slice(&bytes[1024..2048]).expect("a superblock");
+    let geometry = Geometry::of(&disk).expect("a volume");
+    (disk, geometry)
+}
+
+/// Records inodes as orphans.
+fn record(image: &Image, inodes: &[u32], pending: Pending) {
+    match pending {
+        Pending::Nowhere => {}
+        Pending::List => {
+            let nexts = inodes.iter().skip(1).copied().chain([0]);
+            let links = inodes.iter().zip(nexts).map(|(inode, next)| format!("sif <{inode}> dtime {next}"));
+            let commands: Vec<_> = links.chain([format!("ssv last_orphan {}", inodes[0])]).collect();
+            image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        Pending::File => {
+            let mut bytes = image.bytes();
+            let file = geometry(&bytes).0.s_orphan_file_inum.get();
+            let said = debugfs(image.path(), &format!("bmap <{file}> 0"));
+            let block: usize = said.lines().find_map(|line| line.trim().parse().ok()).expect("its first block");
+            for (n, inode) in inodes.iter().enumerate() {
+                bytes[block * 1024 + 8 * n..][..4].copy_from_slice(&inode.to_le_bytes());
+            }
+            // the feature ORPHAN_PRESENT
+            bytes[1024 + 0x66] |= 1;
+            image.set_bytes(&bytes);
+        }
+    }
+}
+
+fn number(image: &Image, name: &str) -> u32 {
+    let said = debugfs(image.path(), &format!("stat {name}"));
+    let rest = said.split_once("Inode: ").map(|(_, rest)| rest);
+    rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).expect("a number")
+}
+
+/// The byte of a group's descriptor.
+fn descriptor(bytes: &[u8], group: GroupNo) -> usize {
+    let (_, geometry) = geometry(bytes);
+    let per_block = geometry.descriptors_per_block();
+    let block = geometry.descriptor_block(group.get() / per_block).get() as usize;
+    block * 1024 + (group.get() % per_block * geometry.descriptor_size) as usize
+}
+
+/// Formats without checksums in the orphan file.
+const FORMATS: [&[&str]; 3] = [
+    &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^orphan_file"],
+    &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum,uninit_bg,^orphan_file"],
+    &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum,uninit_bg,orphan_file"],
+];
+
+/// How orphans can be recorded on a volume of this format.
+fn recordable(args: &[&str]) -> [Pending; 2] {
+    [
+        Pending::Nowhere,
+        if args.last().is_some_and(|last| last.ends_with(",orphan_file")) { Pending::File } else { Pending::List },
+    ]
+}
+
+/// The first group has the root, and the counts in another's descriptor show that it has inodes in use: a flag that
+/// denies this is wrong, whether or not an orphan in the group is freed.
+#[test]
+fn a_flag_that_denies_the_inodes_of_a_group_costs_no_name() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    (0..40).for_each(|n| std::fs::write(folder.path().join(format!("f{n}")), vec![n; 3000]).expect("a file"));
+    std::fs::create_dir(folder.path().join("dir")).expect("a folder");
+    std::fs::write(folder.path().join("dir/within"), "within").expect("a file");
+    for args in FORMATS {
+        for (group, flags) in [(0, 1u16), (0, 3), (0, 5), (0, 7), (0, 0xFD7B), (1, 1), (1, 5)] {
+            let mut reports = Vec::new();
+            for pending in recordable(args) {
+                let said = format!("{args:?}, group {group}: flags {flags:#x}, orphans {pending:?}");
+                let shape = ["-N", "64", "-g", "4096"];
+                let image = Image::mke2fs(&[&shape, args].concat(), 8 << 20).with_folder(folder.path()).build();
+                let first = geometry(&image.bytes()).1.inode_at(GroupNo(group), 20).get();
+                let name = (0..40).map(|n| format!("f{n}")).find(|name| number(&image, name) >= first).expect("a file");
+                let orphan = number(&image, &name);
+                if pending != Pending::Nowhere {
+                    image.debugfs(&[&format!("unlink {name}"), &format!("sif <{orphan}> links_count 0")]);
+                }
+                record(&image, &[orphan], pending);
+                let names = debugfs(image.path(), "ls -p /") + &debugfs(image.path(), "ls -p /dir");
+                let mut bytes = image.bytes();
+                let at = descriptor(&bytes, GroupNo(group)) + 0x12;
+                bytes[at..at + 2].copy_from_slice(&flags.to_le_bytes());
+                repair_checksums(&mut bytes);
+                let found = codes(&look(&bytes));
+                assert!(found.contains(&Code::GroupInodeUninitInUse), "{said}: {found:?}");
+                assert!(!found.contains(&Code::RootMissing), "{said}: {found:?}");
+                let report = fix(&mut bytes, Repair::All).expect("a volume");
+                assert_eq!(report.exit, exit::REPAIRED, "{said}: {:?}", report.problems);
+                assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+                image.set_bytes(&bytes);
+                let verdict = e2fsck(image.path());
+                assert!(verdict.clean, "{said}: {}", verdict.text);
+                let after = debugfs(image.path(), "ls -p /") + &debugfs(image.path(), "ls -p /dir");
+                assert_eq!(after, names, "{said}");
+                reports.push(codes(&report).contains(&Code::GroupInodeUninitInUse));
+            }
+            assert_eq!(reports, [true, true], "{args:?}, group {group}: flags {flags:#x}");
+        }
+    }
+}
