@@ -1,4 +1,4 @@
-//! Deletions that are pending, on volumes that are damaged as well.
+//! Deletions and truncations that are pending, on volumes that are damaged as well.
 
 use crate::repaired::{fix, options};
 use blockdev::MemoryDevice;
@@ -6,8 +6,9 @@ use extant_check::report::{Report, exit};
 use extant_check::table::Code;
 use extant_check::{Repair, check};
 use format::superblock::{DiskSuperblock, Geometry};
-use format::GroupNo;
-use testkit::oracle::{debugfs, e2fsck};
+use format::{GroupNo, InodeNo};
+use testkit::oracle::{debugfs, debugfs_dump, e2fsck};
+use testkit::tools::run;
 use testkit::{Image, need, repair_checksums};
 
 /// Where an inode is recorded as an orphan.
@@ -61,6 +62,15 @@ fn number(image: &Image, name: &str) -> u32 {
     let said = debugfs(image.path(), &format!("stat {name}"));
     let rest = said.split_once("Inode: ").map(|(_, rest)| rest);
     rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).expect("a number")
+}
+
+/// The byte of an inode on a volume with blocks of 1 KiB.
+fn place(bytes: &[u8], inode: u32) -> usize {
+    let (_, geometry) = geometry(bytes);
+    let slot = geometry.inode_slot(InodeNo(inode)).expect("an inode");
+    let at = descriptor(bytes, slot.group);
+    let table = u32::from_le_bytes([bytes[at + 8], bytes[at + 9], bytes[at + 10], bytes[at + 11]]);
+    (table + slot.table_block) as usize * 1024 + slot.offset as usize
 }
 
 /// The byte of a group's descriptor.
@@ -130,6 +140,63 @@ fn a_flag_that_denies_the_inodes_of_a_group_costs_no_name() {
                 reports.push(codes(&report).contains(&Code::GroupInodeUninitInUse));
             }
             assert_eq!(reports, [true, true], "{args:?}, group {group}: flags {flags:#x}");
+        }
+    }
+}
+
+/// A file with extents out of order is truncated after the repair of its map, and has the size in its inode.
+#[test]
+fn a_truncation_waits_for_the_repair_of_the_map() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut parts = vec![0u8; 77 * 1024];
+    for block in [0..4, 24..28, 48..52, 72..77].into_iter().flatten() {
+        parts[block * 1024..][..1024].fill(1 + block as u8);
+    }
+    for name in ["one", "two", "intact"] {
+        std::fs::write(folder.path().join(name), &parts).expect("a file");
+    }
+    for args in FORMATS {
+        let pending = recordable(args)[1];
+        for size in [5000, 25_000, 60_000, 77 * 1024] {
+            let said = format!("{args:?}: {size} bytes, orphans {pending:?}");
+            let image = Image::mke2fs(args, 8 << 20).with_folder(folder.path()).build();
+            let inodes = ["one", "two", "intact"].map(|name| number(&image, name));
+            let sizes = inodes.map(|inode| format!("sif <{inode}> size {size}"));
+            image.debugfs(&sizes.each_ref().map(String::as_str));
+            record(&image, &inodes, pending);
+            let found = look(&image.bytes());
+            assert!(found.clean || pending == Pending::File, "{said}: {:?}", found.problems);
+            assert!(!codes(&found).contains(&Code::InodeSizeWrong), "{said}: {:?}", found.problems);
+            let mut bytes = image.bytes();
+            for inode in &inodes[..2] {
+                // the second extent begins in the first
+                let extent = place(&bytes, *inode) + 40 + 24;
+                assert_eq!(bytes[extent], 24, "{said}");
+                bytes[extent] = 3;
+            }
+            repair_checksums(&mut bytes);
+            let found = codes(&look(&bytes));
+            assert!(found.contains(&Code::ExtentsOutOfOrder) && !found.contains(&Code::InodeSizeWrong), "{said}");
+            let preened = fix(&mut bytes.clone(), Repair::Safe).expect("a volume");
+            assert!(preened.exit & exit::LEFT != 0, "{said}: {:?}", preened.problems);
+            image.set_bytes(&bytes);
+            run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
+            let theirs = ["one", "two", "intact"].map(|name| debugfs_dump(image.path(), name));
+            let report = fix(&mut bytes, Repair::All).expect("a volume");
+            assert!(!codes(&report).contains(&Code::InodeSizeWrong), "{said}: {:?}", report.problems);
+            assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+            image.set_bytes(&bytes);
+            let verdict = e2fsck(image.path());
+            assert!(verdict.clean, "{said}: {}", verdict.text);
+            for (name, theirs) in ["one", "two", "intact"].iter().zip(theirs) {
+                let ours = debugfs_dump(image.path(), name);
+                assert_eq!(ours.len(), size, "{said}: {name}");
+                let differing = (0..size).find(|n| theirs.get(*n) != ours.get(*n));
+                assert_eq!(differing, None, "{said}: {name}, e2fsck: {} bytes", theirs.len());
+            }
         }
     }
 }
