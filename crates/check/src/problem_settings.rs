@@ -69,10 +69,12 @@ impl ProblemSettings {
         self.get(code).not_a_fix.map_or(of_itself, |not| !not)
     }
 
-    /// Whether any of the repairs counts. With orphans, freeing their blocks and inodes does not.
+    /// Whether any of the repairs counts. With orphans, freeing their blocks and inodes does not; it clears no flag of a
+    /// group that denies inodes in use.
     pub(crate) fn any_fix(&self, repaired: &[Code]) -> bool {
         let orphans = repaired.iter().any(|code| matches!(code, Code::OrphanPending | Code::OrphanFileBlockNotClean));
-        repaired.iter().any(|code| self.is_fix(*code) && !(orphans && code.fixer() == Fixer::Bitmaps))
+        let follows = |code: Code| code.fixer() == Fixer::Bitmaps && code != Code::GroupInodeUninitInUse;
+        repaired.iter().any(|code| self.is_fix(*code) && !(orphans && follows(*code)))
     }
 }
 

@@ -146,9 +146,12 @@ impl InodeCheck<'_> {
             return;
         }
         if raw.disk.i_dtime.get() != 0 && role == Role::Ordinary && !orphan {
-            let code =
-                if self.is_low_dtime(&raw) { Code::OrphanLinkInDeletionTime } else { Code::InodeInUseHasDeletionTime };
-            self.report(Problem::new(code).inode(inode));
+            // a link of an intact list is right
+            match self.is_low_dtime(&raw) {
+                true if self.ctx.volume.pending.contains(&inode) => {}
+                true => self.report(Problem::new(Code::OrphanLinkInDeletionTime).inode(inode)),
+                false => self.report(Problem::new(Code::InodeInUseHasDeletionTime).inode(inode)),
+            }
         }
         self.check_fields(inode, &raw, kind);
         if self.claimer.is_checking() && lookalikes::like_directory(self.scanner, self.ctx.volume, inode, &raw) {

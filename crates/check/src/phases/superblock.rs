@@ -80,11 +80,22 @@ pub(crate) fn open(
     let features = disk.features();
     let untrusted = table.check(&geometry, &features, problems);
     let used_inodes = table.used_inodes(&geometry);
-    let orphans = BTreeSet::new();
+    let (orphans, pending) = (BTreeSet::new(), BTreeSet::new());
     let (groups, compared) = (table.groups, table.compared);
     let space_maps = None;
-    let mut volume =
-        Volume { disk, is_copy, features, geometry, groups, used_inodes, untrusted, orphans, space_maps, compared };
+    let mut volume = Volume {
+        disk,
+        is_copy,
+        features,
+        geometry,
+        groups,
+        used_inodes,
+        untrusted,
+        orphans,
+        pending,
+        space_maps,
+        compared,
+    };
     let copies = backups(scanner, Some(&found.geometry)).filter(|copy| is_same_volume(&found, copy));
     let copies = copies.filter(|_| options.superblock.is_none());
     if let Some(problem) = space_map_layout::read(scanner, &mut volume, copies)? {
@@ -98,13 +109,15 @@ pub(crate) fn open(
     check_superblock(&volume, problems);
     mmp::check(scanner, &volume, problems)?;
     resize_inode::check(scanner, &volume, problems);
-    let pending = orphans::check_list(scanner, &volume, problems);
-    orphans::check_file(scanner, &volume, problems);
+    volume.pending = orphans::check_list(scanner, &volume, problems);
     if orphans_stay {
-        volume.orphans = pending;
+        volume.orphans.clone_from(&volume.pending);
     } else {
-        pending.iter().for_each(|&inode| problems.report(Problem::new(Code::OrphanPending).inode(inode)));
+        volume.pending.iter().for_each(|&inode| problems.report(Problem::new(Code::OrphanPending).inode(inode)));
     }
+    let mut in_file = BTreeSet::new();
+    orphans::check_file(scanner, &volume, problems, &mut in_file);
+    volume.pending.append(&mut in_file);
     journal::check(scanner, &volume, problems);
     for (field, number, _) in quota::misled(scanner, &volume) {
         problems.report(Problem::new(Code::QuotaInodeElsewhere).name(field).inode(number));

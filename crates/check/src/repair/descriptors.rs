@@ -48,6 +48,11 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
                 group.flags -= uninit;
                 group.itable_unused = 0;
             }
+            // the flag is believed: such a table may never have been written
+            Code::GroupUnusedInodesWrong if number.get() != 0 && group.flags.contains(GroupFlags::INODE_UNINIT) => {
+                let all = work.volume().geometry.inodes_per_group;
+                (group.free_inodes, group.itable_unused) = (all, all);
+            }
             Code::GroupUnusedInodesWrong | Code::EntryInodeInUnusedPart => {
                 work.make_stale();
                 group.itable_unused = 0;

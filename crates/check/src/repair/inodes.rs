@@ -66,6 +66,11 @@ fn of_block(problem: &Problem) -> bool {
     }
 }
 
+/// The inodes whose map is rewritten because of one of these problems.
+pub(super) fn with_invalid_map(problems: &[Problem]) -> HashSet<InodeNo> {
+    problems.iter().filter(|p| row(p.code).concerns == Concerns::Map).filter_map(|p| p.inode).collect()
+}
+
 /// The verdict on an inode.
 enum Verdict {
     Write,

@@ -14,6 +14,7 @@ mod matrix;
 mod misled;
 mod mutated;
 mod pairs;
+mod pending;
 mod released;
 mod renamed;
 mod repaired;

@@ -45,6 +45,7 @@ fn volume(log_block_size: u32, checksums: bool) -> Volume {
         used_inodes: vec![INODES - 8],
         untrusted: Vec::new(),
         orphans: Default::default(),
+        pending: Default::default(),
         space_maps: None,
         compared: None,
     }

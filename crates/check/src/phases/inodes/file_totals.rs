@@ -168,7 +168,7 @@ pub(crate) fn check_sums(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) 
     } else if fields.is_directory() && tally.last.is_none() {
         // it has blocks of some kind, so data is lost, which must be reported
         ctx.report(Problem::new(Code::DirectoryHole).dir(fields.inode).file_block(FileBlock(0)));
-    } else if let Some(expected) = wrong_size(ctx, fields, tally) {
+    } else if let Some(expected) = wrong_size(ctx, fields, tally).filter(|size| !is_truncated(ctx, fields, *size)) {
         ctx.report(Problem::new(Code::InodeSizeWrong).inode(fields.inode).found(fields.size).expected(expected));
     }
     let cluster_sectors =
@@ -179,6 +179,11 @@ pub(crate) fn check_sums(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) 
             Problem::new(Code::InodeBlockCountWrong).inode(fields.inode).found(fields.sectors).expected(expected),
         );
     }
+}
+
+/// Whether a truncation that is pending explains blocks beyond the end of a file.
+fn is_truncated(ctx: &Context<'_>, fields: &FileFields, size: u64) -> bool {
+    fields.kind == Some(FileKind::Regular) && size > fields.size && ctx.volume.pending.contains(&fields.inode)
 }
 
 /// The right size of the file, where its size is wrong.

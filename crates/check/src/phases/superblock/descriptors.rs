@@ -193,7 +193,8 @@ impl Table {
                 0
             } else if !checksums {
                 geometry.inodes_per_group
-            } else if descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
+            } else if descriptor.flags.contains(GroupFlags::INODE_UNINIT) && !holds_inodes(geometry, group, descriptor)
+            {
                 0
             } else {
                 geometry.inodes_per_group.saturating_sub(descriptor.itable_unused)
@@ -284,6 +285,12 @@ fn block_of_copy(geometry: &Geometry, copy: GroupNo, n: u32) -> Option<FsBlock> 
         return geometry.descriptor_block_backups(n).first().copied();
     }
     geometry.group_start(copy).get().checked_add(1 + u64::from(n)).map(FsBlock)
+}
+
+/// Whether a group has inodes in use, so that a flag INODE_UNINIT is wrong: the first group has the root, and in others
+/// the counts of free and of never used inodes agree on it.
+fn holds_inodes(geometry: &Geometry, number: GroupNo, group: &Group) -> bool {
+    number.get() == 0 || group.itable_unused <= group.free_inodes && group.free_inodes < geometry.inodes_per_group
 }
 
 /// The blocks in which the bitmaps and the inode table of a group may lie.

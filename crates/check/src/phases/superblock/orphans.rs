@@ -7,7 +7,7 @@ use crate::table::Code;
 use crate::volume::Volume;
 use format::feature::{Compat, RoCompat};
 use format::inode::{FileKind, RawInode};
-use format::orphan::{self, DiskOrphanTail};
+use format::orphan::{self, DiskOrphanTail, OrphanBlock};
 use format::{FileBlock, FsBlock, InodeNo};
 use std::collections::BTreeSet;
 use zerocopy::FromBytes;
@@ -46,8 +46,9 @@ pub(super) fn check_list(scanner: &Scanner<'_>, volume: &Volume, problems: &Prob
     orphans
 }
 
-/// Checks the orphan file, which is empty on a cleanly unmounted volume.
-pub(super) fn check_file(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems) {
+/// Checks the orphan file, which is empty on a cleanly unmounted volume. Adds its inodes to `orphans`, up to the first
+/// damage.
+pub(super) fn check_file(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems, orphans: &mut BTreeSet<InodeNo>) {
     let present = volume.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
     if !volume.features.compat.contains(Compat::ORPHAN_FILE) {
         if present {
@@ -88,6 +89,8 @@ pub(super) fn check_file(scanner: &Scanner<'_>, volume: &Volume, problems: &Prob
             let found = tail.ob_checksum.get().into();
             return report(at(Code::OrphanFileChecksumWrong).found(found).expected(computed.into()));
         }
+        let seed = volume.geometry.metadata_csum.then_some(file.seed);
+        orphans.extend(OrphanBlock::parse(&bytes, FsBlock(block), seed).iter().flat_map(OrphanBlock::orphans));
         // without checksums e2fsck reads the checksum as one more inode number
         let stray = !volume.geometry.metadata_csum && tail.ob_checksum.get() != 0;
         if stray || slots.iter().any(|b| *b != 0) {
