@@ -2,7 +2,7 @@
 
 use super::config::{Settings, Shown};
 use crate::output::{counted, human};
-use check::render::{changes, escape, next_step, write_text};
+use check::render::{changes, escape, next_step, step_of_verdict, write_text};
 use check::report::{Counts, Report, Reported, exit};
 use check::table::{Code, Severity};
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ impl Detail<'_> {
             let step = if report.native.is_some() || report.chosen.is_some() {
                 next_step(report)
             } else {
-                "run with -fy to repair".into()
+                step_of_verdict(report).unwrap_or_default()
             };
             writeln!(out, "{name}: {step}.")?;
         }
