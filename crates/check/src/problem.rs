@@ -284,7 +284,7 @@ impl Problems {
     /// Whether there are errors.
     #[must_use]
     pub fn has_errors(&self) -> bool {
-        self.worst() >= Some(Severity::Error)
+        self.worst().is_some_and(Severity::is_error)
     }
 
     /// Whether a problem that aborts the check was found.
@@ -361,6 +361,13 @@ impl Findings {
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         self.counts.keys().map(|code| code.severity()).max()
+    }
+
+    /// The number of errors that were found, of any severity.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        let errors = self.counts.iter().filter(|(code, _)| code.severity().is_error());
+        errors.fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
     /// The number of problems of this severity that were found.

@@ -104,8 +104,10 @@ mod tests {
         assert_eq!(rules.preen(Code::DirectoryUnconnected), Preen::Fixes);
         assert!(rules.never(Code::LinkCountWrong) && !rules.any_fix(&[Code::LinkCountWrong]));
         // advice is skipped unless a setting requires a stop there
-        assert!(rules.preen_leaves(Code::MinExtraSizeWrong));
-        rules.of(Code::MinExtraSizeWrong).preen = Some(false);
+        assert!(rules.preen_leaves(Code::ResizeInodeBad));
+        rules.of(Code::ResizeInodeBad).preen = Some(false);
+        assert!(!rules.preen_leaves(Code::ResizeInodeBad));
+        // -p stops where the volume cannot be mounted
         assert!(!rules.preen_leaves(Code::MinExtraSizeWrong));
     }
 }

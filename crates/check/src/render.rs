@@ -219,7 +219,6 @@ pub fn verdict(report: &Report) -> String {
     if report.clean {
         return match (report.repaired, report.errors, report.advice) {
             (true, 0, 0) => "No errors found; the \"not cleanly unmounted\" flag was cleared.".into(),
-            (_, 0, _) if lacks_superblock(report) => format!("No errors found{notes}; {}.", repair_with(report, "-fy")),
             (_, 0, _) => format!("No errors found{notes}."),
             (true, ..) => format!("Repaired: {errors} fixed; no errors remain{notes}."),
             (false, ..) => format!("{errors} found, ignored as configured{notes}."),
@@ -238,7 +237,7 @@ pub fn verdict(report: &Report) -> String {
     if report.cut_short() && !report.is_unchecked() {
         return format!("Check aborted after {errors}; {}; {}.", changes(report), after_abort(report));
     }
-    let next = next_step(report);
+    let next = format!("{}{}", until_repaired(report), next_step(report));
     let found = if report.advice == 0 { errors } else { format!("{errors} and {}", number(report.advice, "note")) };
     match report.errors {
         0 => format!("No errors found{notes}; {}.", repair_with(report, "-fy")),
@@ -256,7 +255,7 @@ pub fn changes(report: &Report) -> &'static str {
 /// The next step where errors remain, without a full stop.
 #[must_use]
 pub fn next_step(report: &Report) -> String {
-    let left = || report.problems.iter().filter(|problem| !problem.fixed && problem.severity >= Severity::Error);
+    let left = || report.problems.iter().filter(|problem| !problem.fixed && problem.severity.is_error());
     let lost = left().next().is_some() && left().all(|problem| problem.code.fixer() == Fixer::None);
     if report.format == NATIVE
         && let Some(remedy) = report.native.as_ref().and_then(|state| state.remedy)
@@ -299,8 +298,7 @@ fn preening_suffices(report: &Report) -> bool {
     };
     report.asked == Repair::No
         && !report.goes_back
-        && problems().filter(|problem| !problem.fixed && problem.severity >= Severity::Error).all(repaired)
-        && !problems().any(|problem| problem.code.is_read_from_a_copy())
+        && problems().filter(|problem| !problem.fixed && problem.severity.is_error()).all(repaired)
 }
 
 /// The next step that [`verdict`] names, without a full stop; `None` where there is none.
@@ -310,7 +308,7 @@ pub fn step_of_verdict(report: &Report) -> Option<String> {
         return None;
     }
     if report.clean {
-        return lacks_superblock(report).then(|| repair_with(report, "-fy"));
+        return None;
     }
     Some(if !report.not_looked_at.is_empty() {
         "unmount it first, then run `extant check`".to_owned()
@@ -323,9 +321,16 @@ pub fn step_of_verdict(report: &Report) -> Option<String> {
     })
 }
 
-/// Whether superblock or descriptors were read from a copy, which is no error with e2fsck's `-n`, but prevents a mount.
-fn lacks_superblock(report: &Report) -> bool {
-    report.problems.iter().any(|problem| !problem.fixed && problem.code.is_read_from_a_copy())
+/// The consequence of a problem that prevents a mount, for a verdict; empty where there is none.
+fn until_repaired(report: &Report) -> &'static str {
+    let prevents_mount = |problem: &Reported| {
+        let code = problem.code;
+        !problem.fixed && (code.severity() == Severity::Unmountable || code.is_read_from_a_copy())
+    };
+    match report.problems.iter().any(prevents_mount) {
+        true => "the volume cannot be mounted until it is repaired; ",
+        false => "",
+    }
 }
 
 /// The command that repairs. A mounted volume has to be unmounted first.

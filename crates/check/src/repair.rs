@@ -278,10 +278,11 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options, progress: &dyn P
             matches!(p.code, Code::InodeTableElsewhere | Code::JournalInodeElsewhere | Code::JournalInodeRestorable);
         let asked = p.code.number() < 0x0E_0000 || unusable;
         // as no kernel mounts the volume, its state is not that of a clean one
-        let rejected = p.code.is_read_from_a_copy()
+        let rejected = p.code.severity() == Severity::Unmountable
+            || p.code.is_read_from_a_copy()
             || matches!(p.code, Code::FirstMetaGroupMisleads | Code::SuperblockFieldMisleads);
         // e2fsck checks the fields of the superblock before it checks whether the volume is clean
-        let hopeless = p.code.fixer() == Fixer::None && p.code.severity() >= Severity::Error;
+        let hopeless = p.code.fixer() == Fixer::None && p.code.severity().is_error();
         hopeless || rejected || asked && p.code.fixer() != Fixer::None && options.problem_settings.is_fix(p.code)
     };
     opened.is_ok() && !problems.to_vec().iter().any(matters)
@@ -652,7 +653,7 @@ impl Iterations<'_> {
     fn conclude(mut self, mut report: Report, target: &mut Target<'_>, stopped: bool) -> Result<Report, Refusal> {
         let finished = target.was_interrupted;
         let left = self.leaves_errors(&report);
-        if left && self.mode == Repair::Safe {
+        if left && self.mode != Repair::No {
             (report.clean, report.exit) = (false, report.exit | exit::LEFT);
         }
         if report.cut_short() {
@@ -705,7 +706,7 @@ impl Iterations<'_> {
             let of_sharing = problem.code.fixer() == Fixer::Sharing;
             let again = fixed && of_sharing && !separated.insert((problem.code, problem.inode));
             if fixed && !again && listed.insert(reported.text.clone()) {
-                if reported.severity >= Severity::Error {
+                if reported.severity.is_error() {
                     report.errors = report.errors.saturating_add(1);
                 } else {
                     report.advice = report.advice.saturating_add(1);
@@ -767,7 +768,7 @@ fn too_large_without_root(view: &View<'_>, problems: &[Problem]) -> Option<Strin
 /// remains, a copy may be the only record of the volume.
 fn preserves_copies(problem: &Problem) -> bool {
     let code = problem.code;
-    code.fixer() != Fixer::Copies && (code.severity() >= Severity::Error || code.is_read_from_a_copy())
+    code.fixer() != Fixer::Copies && code.severity().is_error()
 }
 
 /// Whether the volume has the feature `shared_blocks`.

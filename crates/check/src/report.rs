@@ -372,7 +372,7 @@ impl Report {
     #[must_use]
     pub fn new(device: String, format: String, findings: &Findings, scan: Scan, counts: Counts) -> Self {
         let exit = match findings.worst() {
-            None | Some(Severity::Advice) => exit::CLEAN,
+            None | Some(Severity::Advice | Severity::Unmountable) => exit::CLEAN,
             Some(Severity::Error) => exit::LEFT,
             Some(Severity::Fatal) => exit::LEFT | exit::OPERATIONAL,
         };
@@ -386,10 +386,10 @@ impl Report {
         Self {
             device,
             format,
-            clean: exit == exit::CLEAN,
+            clean: findings.errors() == 0,
             exit,
             repaired: false,
-            errors: findings.count(Severity::Error).saturating_add(findings.count(Severity::Fatal)),
+            errors: findings.errors(),
             advice: findings.count(Severity::Advice),
             problems: findings.problems.iter().map(Reported::from).collect(),
             unlisted,
@@ -476,7 +476,7 @@ impl Report {
         if let Some(remedy) = self.native.as_ref().and_then(|state| state.remedy) {
             return remedy != Remedy::Nothing;
         }
-        let mut left = self.problems.iter().filter(|problem| !problem.fixed && problem.severity >= Severity::Error);
+        let mut left = self.problems.iter().filter(|problem| !problem.fixed && problem.severity.is_error());
         let Some(first) = left.next() else { return true };
         std::iter::once(first).chain(left).any(|problem| problem.code.fixer() != Fixer::None)
     }

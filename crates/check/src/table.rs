@@ -100,10 +100,20 @@ impl Phase {
 pub enum Severity {
     /// A note; the volume counts as clean (exit status 0).
     Advice,
+    /// An error: a kernel or `extant mount` refuses the volume. The exit status under `-n` is e2fsck's all the same (0).
+    Unmountable,
     /// The volume is damaged (exit status 4).
     Error,
     /// The volume is damaged and the check is aborted (exit status 12).
     Fatal,
+}
+
+impl Severity {
+    /// Whether the volume is not clean with such a problem.
+    #[must_use]
+    pub fn is_error(self) -> bool {
+        self > Severity::Advice
+    }
 }
 
 /// Action of `-p` on a problem.
@@ -394,6 +404,7 @@ pub fn markdown() -> String {
          \n\
          Generated from the problem table of `crates/check`; do not edit. Numbers are e2fsck's, from `0x0e0000` on Extant's own.\n\
          *Severity*: an error makes `extant check -n` exit with 4, advice leaves the verdict clean, fatal aborts the check (12).\n\
+         Unmountable is an error with the exit status 0 under `-n`, as with e2fsck, though no kernel mounts the volume.\n\
          *-p*: preening fixes the problem without asking, leaves it, or stops for the administrator to decide.\n",
     );
     let mut phase = None;

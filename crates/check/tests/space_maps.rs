@@ -312,6 +312,18 @@ fn every_kind_of_damage_to_them_is_found_and_repaired() {
     assert!(contents(&device) == volumes[0].bytes);
 }
 
+/// With groups of 1 MiB, 8 GiB has more of them than a metablockgroup may have.
+#[test]
+fn the_default_number_of_groups_is_a_possible_one() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let image =
+        Image::mke2fs(&["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "meta_bg,^resize_inode"], 24 << 20).build();
+    let (mapped, done, _) = converted(&image.bytes(), FreeSpaceForm::SpaceMaps { groups: None }).expect("converted");
+    assert!(done && look(&mapped).problems.is_empty());
+}
+
 #[test]
 fn descriptors_that_speak_of_bitmaps_are_put_right() {
     if !need(&["mke2fs", "e2fsck"]) {

@@ -176,16 +176,15 @@ fn severity_is_what_e2fsck_was_seen_to_do() {
         HurdHasFileType,
         OrphanPending,
         ResizeInodeBad,
-        SuperblockTryBackup,
-        FirstMetaGroupTooLarge,
-        MinExtraSizeWrong,
-        WantExtraSizeWrong,
         LostAndFoundMissing,
         FreeBlockCountWrong,
         FreeInodeCountWrong,
         EntryTypeMissing,
     ] {
         assert_eq!(code.severity(), Severity::Advice, "{code:?}");
+    }
+    for code in [SuperblockTryBackup, FirstMetaGroupTooLarge, MinExtraSizeWrong, WantExtraSizeWrong] {
+        assert_eq!(code.severity(), Severity::Unmountable, "{code:?}");
     }
     for code in [
         InodeSizeWrong,
@@ -230,6 +229,8 @@ fn exit_status_follows_the_highest_severity() {
     assert_eq!(of(&[]), 0);
     assert_eq!(of(&[Code::UuidMissing]), 0);
     assert_eq!(of(&[Code::LinkCountWrong, Code::UuidMissing]), 4);
+    assert_eq!(of(&[Code::FirstMetaGroupTooLarge]), 0);
+    assert!(!report([Problem::new(Code::FirstMetaGroupTooLarge)]).clean);
     assert_eq!(of(&[Code::LinkCountWrong, Code::SuperblockFieldWrong]), 12);
 }
 
@@ -290,7 +291,11 @@ fn verdicts() {
         ),
         (
             report([Problem::new(Code::SuperblockTryBackup), Problem::new(Code::LinkCountWrong)]),
-            "1 error and 1 note found, none repaired; run with -fy to repair.",
+            "2 errors found, none repaired; the volume cannot be mounted until it is repaired; run with -fy to repair.",
+        ),
+        (
+            report([Problem::new(Code::GroupChecksumWrong)]),
+            "1 error found, none repaired; the volume cannot be mounted until it is repaired; run with -fp to repair.",
         ),
         (
             Report { asked: Repair::Safe, ..report([Problem::new(Code::InodeUnattached)]) },

@@ -8,7 +8,6 @@ use blockdev::BlockDevice;
 use check::problem::Limits;
 use check::render::{escape, step_of_verdict};
 use check::report::{Counts, Kind, Report, Scan, exit};
-use check::table::Severity;
 use check::{Estimate, Options, Refusal, Repair};
 use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, Args};
@@ -183,7 +182,7 @@ struct Printed<'a> {
 /// The outcome of one check.
 struct Outcome {
     status: u8,
-    /// Whether a repair can remove some of the errors.
+    /// Whether there are errors of which a repair can remove some.
     repairable: bool,
 }
 
@@ -269,7 +268,7 @@ impl Check {
         }
         self.refuse_mount()?;
         let Outcome { status, repairable } = self.check_once(repair, &settings, &watch, asks)?;
-        if asks && repairable && status & exit::LEFT != 0 && self.agreed()? {
+        if asks && repairable && status & exit::CANCELLED == 0 && self.agreed()? {
             return self.check_once(Repair::All, &settings, &watch, false).map(|outcome| outcome.status);
         }
         Ok(status)
@@ -352,7 +351,8 @@ impl Check {
             self.hint_at_copy(&*device);
         }
         let forgiven = status == exit::CANCELLED && report.problems.is_empty() && forgives();
-        Ok(Outcome { status: if forgiven { exit::CLEAN } else { status }, repairable: report.is_repairable() })
+        let repairable = report.errors > 0 && !report.clean && report.is_repairable();
+        Ok(Outcome { status: if forgiven { exit::CLEAN } else { status }, repairable })
     }
 
     /// The options of a check.
@@ -639,7 +639,7 @@ fn print_text(text: &[u8]) -> Result<(), Failure> {
 /// Applies `no_ok` of the configuration: a volume whose only errors are tolerated counts as clean.
 fn apply_no_ok(report: &mut Report, settings: &Settings) {
     let tolerated = |code| settings.shown.get(code).is_some_and(|shown| shown.clean_with_it);
-    let mut errors = report.problems.iter().filter(|p| p.severity >= Severity::Error && !p.fixed).peekable();
+    let mut errors = report.problems.iter().filter(|p| p.severity.is_error() && !p.fixed).peekable();
     let all = report.exit & (exit::OPERATIONAL | exit::CANCELLED) == 0;
     if all && report.exit & exit::LEFT != 0 && errors.peek().is_some() && errors.all(|p| tolerated(&p.code)) {
         report.exit &= !exit::LEFT;

@@ -34,7 +34,7 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "FORMAT")]
     to: Format,
 
-    /// Groups in a metablockgroup, a power of two; by default as many as fit in 8 GiB
+    /// Groups in a metablockgroup, a power of two; by default as many as fit in 8 GiB, at most 4096
     #[arg(long, value_name = "GROUPS", value_parser = groups)]
     metablockgroup: Option<u32>,
 

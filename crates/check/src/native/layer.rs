@@ -2,7 +2,7 @@
 
 use crate::problem::{Problem, Problems};
 use crate::report::Scan;
-use crate::table::{Code, Severity};
+use crate::table::Code;
 use format::FsBlock;
 use format::native::chunk_table::Chunk;
 use format::native::map::{BlockKind, ENTRIES, Entry, Node};
@@ -199,8 +199,7 @@ impl PhysicalLayer {
     pub(crate) fn errors(&self) -> u64 {
         let problems = Problems::default();
         self.report(&problems);
-        let found = problems.finish();
-        found.count(Severity::Error).saturating_add(found.count(Severity::Fatal))
+        problems.finish().errors()
     }
 
     /// Whether the newest generation has no errors in this layer, whatever errors its snapshots have. A damaged

@@ -18,7 +18,7 @@ use crate::checker::Checker;
 use crate::options::{Refusal, Repair};
 use crate::problem::Problem;
 use crate::report::{Remedy, Report, Reported, exit};
-use crate::table::{Code, Severity};
+use crate::table::Code;
 use blockdev::BlockDevice;
 use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
 
@@ -144,7 +144,7 @@ fn plan(checker: Checker<'_>, outcome: &Result<Report, Refusal>) -> Option<Plan>
     if miscounted && let Some(plan) = go_back(checker, &blocks, &active, at, last) {
         return Some(plan);
     }
-    let alone = report.problems.iter().all(|p| is_superblock(p) || p.severity < Severity::Error);
+    let alone = report.problems.iter().all(|p| is_superblock(p) || !p.severity.is_error());
     let whole = copies::block_of(&blocks, other).and_then(|block| NativeSuperblock::parse(block).ok());
     let is_older = |whole: &NativeSuperblock| (whole.uuid, whole.layout) == (active.uuid, active.layout);
     if let Some(whole) = whole.filter(|whole| !(alone || miscounted && is_older(whole))) {
@@ -227,7 +227,7 @@ fn write(device: &dyn BlockDevice, at: u64, superblock: &NativeSuperblock) -> Re
 
 /// The report with every problem marked as fixed.
 fn all_fixed(mut report: Report) -> Report {
-    report.problems.iter_mut().filter(|problem| problem.severity >= Severity::Error).for_each(Reported::set_fixed);
+    report.problems.iter_mut().filter(|problem| problem.severity.is_error()).for_each(Reported::set_fixed);
     report.exit = exit::REPAIRED;
     report.repaired = true;
     report.clean = true;

@@ -15,7 +15,7 @@ use crate::view::View;
 use blockdev::{BlockDevice, Overlay, Result};
 use format::feature::{ExtantRo, Incompat, RoCompat};
 use format::group::{GroupFlags, bitmap_checksum};
-use format::space_map::{LEAST_LOG, SpaceMaps};
+use format::space_map::{LEAST_LOG, MOST_GROUPS, SpaceMaps};
 use format::superblock::{DiskSuperblock, Geometry, OFFSET, Superblock};
 use format::{FsBlock, GroupNo};
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub enum FreeSpaceForm {
     Bitmaps,
     /// Space maps.
     SpaceMaps {
-        /// Groups in a metablockgroup, a power of two; `None` for as many as cover 8 GiB.
+        /// Groups in a metablockgroup, a power of two; `None` for as many as cover 8 GiB, if the format permits that many.
         groups: Option<u32>,
     },
 }
@@ -204,7 +204,8 @@ fn place(view: &View<'_>, used: &mut Used<'_>, groups: Option<u32>) -> Result<(S
         return Err(refused("space maps are incompatible with metadata regions, which the volume has"));
     }
     let bytes = u64::from(geometry.blocks_per_group) * u64::from(geometry.block_size);
-    let groups = groups.unwrap_or_else(|| ((METABLOCKGROUP / bytes.max(1)).max(1) as u32).next_power_of_two());
+    let fitting = || ((METABLOCKGROUP / bytes.max(1)).max(1) as u32).next_power_of_two().min(MOST_GROUPS);
+    let groups = groups.unwrap_or_else(fitting);
     let all = u64::from(geometry.first_data_block).max(1)..geometry.blocks;
     // its size depends only on these two
     let draft = SpaceMaps::new(geometry, groups, all.start + 1, LEAST_LOG);

@@ -5,7 +5,7 @@ use crate::checker::Checker;
 use crate::options::{Refusal, Repair};
 use crate::problem::Problem;
 use crate::report::{Report, Reported, exit};
-use crate::table::{Code, Fixer, Preen, Severity};
+use crate::table::{Code, Fixer, Preen};
 use blockdev::Overlay;
 use std::collections::HashSet;
 
@@ -34,16 +34,14 @@ impl Iterations<'_> {
 
     /// Whether errors are left after the repair.
     pub(super) fn leaves_errors(&self, report: &Report) -> bool {
-        // a volume of which only a copy of the superblock is usable cannot be mounted, even if everything else is right
-        let from_copy = |p: &Reported| p.code.is_read_from_a_copy();
-        // nor can one with a log that the administrator must decide on
+        // a volume with a log that the administrator must decide on cannot be mounted
         let undecided = self.stopped.as_ref().is_some_and(|p| p.code == Code::JournalRecoveryFlagMissing);
-        !report.clean || self.mode == Repair::Safe && (undecided || report.problems.iter().any(from_copy))
+        !report.clean || self.mode == Repair::Safe && undecided
     }
 
     /// Whether `-p` stops after these iterations, so that their repairs are discarded.
     pub(super) fn stops(&self, report: &Report) -> bool {
-        let allowed = |p: &Reported| p.severity < Severity::Error || self.problem_settings.never(p.code);
+        let allowed = |p: &Reported| !p.severity.is_error() || self.problem_settings.never(p.code);
         let tolerable = report.errors > 0 && report.problems.iter().all(allowed);
         self.mode == Repair::Safe && self.leaves_errors(report) && !tolerable
     }
@@ -80,7 +78,7 @@ impl Iterations<'_> {
         let mut found = Report { clean: false, exit: found.exit | exit::LEFT, scan, ..found };
         if found.errors == 0 {
             // they show only after other repairs
-            let errors = report.problems.into_iter().filter(|problem| problem.severity >= Severity::Error);
+            let errors = report.problems.into_iter().filter(|problem| problem.severity.is_error());
             found.problems.extend(errors);
             found.problems.sort_by_key(|problem| problem.phase);
             found.errors = report.errors;

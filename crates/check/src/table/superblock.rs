@@ -101,7 +101,7 @@ macro_rules! superblock_rows {
             "Superblock: signedness of directory hashes is not set."
             => "signedness of this machine set." [];
         // seen: e2fsck -n exits 0 where nothing follows from it, though the kernel will not mount the volume
-        0x000035 GroupChecksumWrong Advice repairs by Descriptors
+        0x000035 GroupChecksumWrong Unmountable repairs by Descriptors
             "Group {group}: descriptor checksum is {found:x}, should be {expected:x}; the kernel will not mount."
             => "checksum recomputed; the group's uninit flags are not trusted." [GroupUnusedInodesWrong];
         // seen: e2fsck -n exits 0
@@ -133,7 +133,7 @@ macro_rules! superblock_rows {
             "MMP block {block}: invalid magic number."
             => "block rewritten." [];
         // seen: f_zero_inode_size exits 0
-        0x000044 SuperblockTryBackup Advice stops by Superblock
+        0x000044 SuperblockTryBackup Unmountable stops by Superblock
             "The primary superblock is unusable ({name}); the backup at block {block} was used."
             => "backup copied over the primary superblock." [];
         // seen: e2fsck -n exits 8 and repairs nothing
@@ -149,7 +149,7 @@ macro_rules! superblock_rows {
             "Superblock: {name} is {found}, should be {expected}; the backups, if any, are no better."
             => "field corrected." [];
         // seen: f_zero_group exits 4, but because of the counts, which are not updated in copies
-        0x000045 GroupDescriptorsTryBackup Advice stops by Descriptors
+        0x000045 GroupDescriptorsTryBackup Unmountable stops by Descriptors
             "The primary group descriptors are unusable; the backup in group {group} was used."
             => "backup copied over the primary descriptors." [];
         0x000046 BothChecksumFeatures Advice repairs by Superblock
@@ -163,17 +163,17 @@ macro_rules! superblock_rows {
             "Superblock: the 64bit feature is set, but not the extents feature that it needs."
             => "extents feature set." [];
         // seen: f_first_meta_bg_too_big exits 0
-        0x000049 FirstMetaGroupTooLarge Advice stops by Superblock
+        0x000049 FirstMetaGroupTooLarge Unmountable stops by Superblock
             "Superblock: first_meta_bg is {found}, but there are only {expected} descriptor blocks."
             => "number corrected." [SuperblockTryBackup];
         0x00004b ChecksumSeedWithoutChecksums Advice repairs by Superblock
             "Superblock: metadata_csum_seed is set, but not metadata_csum."
             => "metadata_csum_seed cleared." [];
         // seen: f_sb_extra_isize exits 0, with this and the next
-        0x00004d MinExtraSizeWrong Advice stops by Superblock
+        0x00004d MinExtraSizeWrong Unmountable stops by Superblock
             "Superblock: min_extra_isize {found} is invalid."
             => "set to the size of the known fields." [];
-        0x00004e WantExtraSizeWrong Advice stops by Superblock
+        0x00004e WantExtraSizeWrong Unmountable stops by Superblock
             "Superblock: want_extra_isize {found} is invalid."
             => "set to the size of the known fields." [];
         // seen: e2fsck -n exits 0 on a volume without quota; otherwise the missing file is an error

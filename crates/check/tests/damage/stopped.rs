@@ -1,8 +1,10 @@
 //! `-p` that stops: it reports the volume as it is, not as its discarded repairs would have left it. And lost+found,
 //! into which `-y` then links files.
 
-use crate::repaired::{fix, only_marked, options};
+use crate::repaired::{contents, fix, only_marked, options};
 use blockdev::MemoryDevice;
+use damage::{Kind, damage};
+use extant_check::render;
 use extant_check::report::{Report, exit};
 use extant_check::table::Code;
 use extant_check::{Repair, check};
@@ -56,6 +58,47 @@ fn preening_that_stops_reports_what_is_on_the_volume() {
         let found = look(&damaged);
         let stopped = fix(&mut damaged, Repair::Safe).expect("a volume");
         assert_eq!((texts(&stopped), stopped.errors), (texts(&found), found.errors), "{args:?}");
+    }
+}
+
+/// A volume that no kernel mounts is never called clean, and `-p` repairs it or stops.
+#[test]
+fn a_volume_that_cannot_be_mounted_is_not_clean() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let kinds = [
+        (Code::SuperblockTryBackup, false),
+        (Code::GroupDescriptorsTryBackup, false),
+        (Code::FirstMetaGroupTooLarge, false),
+        (Code::MinExtraSizeWrong, false),
+        (Code::WantExtraSizeWrong, false),
+        (Code::GroupChecksumWrong, true),
+    ];
+    for args in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext2", "-b", "1024", "-I", "128"]] {
+        let intact = volume(args, &[]).bytes();
+        for (code, preened) in kinds {
+            let device = MemoryDevice::from_vec(intact.clone());
+            if damage(&device, Kind::Problem(code.number()), 1).is_err() {
+                continue;
+            }
+            let before = contents(&device);
+            let found = look(&before);
+            let said = format!("{code:?} on {args:?}: {}", render::verdict(&found));
+            assert!(found.problems.iter().any(|p| p.code == code), "{said}");
+            assert!(!found.clean && said.contains("cannot be mounted") && !said.contains("No errors"), "{said}");
+            let mut after = before.clone();
+            let report = fix(&mut after, Repair::Safe).expect("a volume");
+            match preened {
+                true => assert_eq!((report.exit, look(&after).clean), (exit::REPAIRED, true), "{said}"),
+                false => {
+                    assert_eq!((report.exit, report.stopped_at.is_some()), (exit::LEFT, true), "{said}");
+                    assert!(before == after || only_marked(&before, &after), "{said}");
+                }
+            }
+            fix(&mut after, Repair::All).expect("a volume");
+            assert!(look(&after).clean && e2fsck(Image::from_bytes(&after).path()).clean, "{said}");
+        }
     }
 }
 

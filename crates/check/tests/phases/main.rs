@@ -10,8 +10,9 @@ mod superblock;
 mod system_inodes;
 
 use blockdev::MemoryDevice;
+use extant_check::report::{Report, exit};
 use extant_check::table::Code;
-use extant_check::{Options, Refusal, check, report::Report};
+use extant_check::{Options, Refusal, check};
 use testkit::{Image, oracle::e2fsck, repair_checksums};
 
 /// The report of the check on these bytes, or its refusal.
@@ -73,7 +74,7 @@ fn compare(volume: &Volume, said: &str, finds: Finds, corrupt: impl FnOnce(&mut 
     corrupt(&mut damaged);
     let theirs = e2fsck(Image::from_bytes(&damaged.0).path());
     let ours = ours(&damaged.0);
-    let clean = ours.as_ref().is_ok_and(|report| report.clean);
+    let clean = ours.as_ref().is_ok_and(|report| report.exit == exit::CLEAN);
     let codes = ours.as_ref().map(|report| report.problems.iter().map(|p| p.code).collect::<Vec<_>>());
     let found = match (finds, &codes) {
         (Finds::Anything, _) | (Finds::Refusal, Err(_)) => true,

@@ -2,9 +2,9 @@
 
 use super::config::{Settings, Shown};
 use crate::output::{counted, human};
-use check::render::{changes, escape, next_step, write_text};
+use check::render::{changes, escape, next_step, step_of_verdict, write_text};
 use check::report::{Counts, Report, Reported, exit};
-use check::table::{Code, Severity};
+use check::table::Code;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -61,7 +61,7 @@ impl Detail<'_> {
             let step = if report.native.is_some() || report.chosen.is_some() {
                 next_step(report)
             } else {
-                "run with -fy to repair".into()
+                step_of_verdict(report).unwrap_or_default()
             };
             writeln!(out, "{name}: {step}.")?;
         }
@@ -105,9 +105,7 @@ impl Detail<'_> {
 /// Output in the form of e2fsck -p, for the log of a boot: each line names the device, and only important messages are
 /// printed.
 fn preened(report: &Report, name: &str, out: &mut Vec<u8>) -> io::Result<()> {
-    let shown = |problem: &&Reported| {
-        problem.fixed || problem.severity >= Severity::Error || problem.code.is_read_from_a_copy()
-    };
+    let shown = |problem: &&Reported| problem.fixed || problem.severity.is_error();
     for problem in report.problems.iter().filter(shown) {
         write!(out, "{name}: {}", problem.text)?;
         if let Some(path) = &problem.path {

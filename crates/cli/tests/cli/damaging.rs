@@ -129,6 +129,8 @@ fn a_copy_of_the_superblock_is_named() {
     let said = extant(&["check", "-fn", image]).text();
     assert!(said.contains("Check aborted after ") && said.contains("tune2fs -m 5"), "{said}");
     assert!(said.contains("-b 8193 -B 1024"), "{said}");
+    let said = extant(&["check", "-fp", image]).text();
+    assert!(said.contains("tune2fs -m 5") && !said.contains("run with -fy"), "{said}");
     let said = extant(&["check", "-fn", "-b", "8193", "-B", "1024", image]).text();
     assert!(said.contains("Pass 5") && !said.contains("Check aborted") && said.contains("-fy -b 8193"), "{said}");
 }
