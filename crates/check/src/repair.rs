@@ -45,6 +45,7 @@ mod space_maps;
 mod stopping;
 mod superblock;
 mod system_inodes;
+mod values;
 mod work;
 
 use crate::checker::Checker;

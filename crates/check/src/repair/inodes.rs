@@ -4,6 +4,7 @@ use super::attributes;
 use super::inline;
 use super::maps;
 use super::system_inodes;
+use super::values;
 use super::work::Work;
 use crate::phases::inodes::is_special;
 use crate::problem::Problem;
@@ -124,9 +125,7 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         Code::InlineLinkTooShort => (Reading, STALE, Fix::Set(attributes::drop_inline_flag)),
         Code::LooksLikeDirectory => (Reading, STALE, Fix::Set(make_directory)),
         Code::BlockMapWithBigalloc => (Field, STALE, Fix::By(Case::extents_under_bigalloc)),
-        Code::RootHasDeletionTime | Code::InodeInUseHasDeletionTime => {
-            (Field, SAME, Fix::Set(|i| i.disk_mut().i_dtime = 0.into()))
-        }
+        Code::RootHasDeletionTime | Code::InodeInUseHasDeletionTime => (Field, SAME, Fix::Set(undelete)),
         Code::OrphanLinkInDeletionTime | Code::DeletedInodeWithoutTime => (Field, SAME, Fix::By(Case::deletion_time)),
         Code::ReservedInodeModeWrong => (Field, SAME, Fix::By(Case::reserved_mode)),
         Code::JournalInodeModeWrong | Code::QuotaInodeModeWrong | Code::OrphanFileModeWrong => {
@@ -165,6 +164,7 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         | Code::InodeXattrHashWrong
         | Code::InodeXattrEntriesCollide => (Field, STALE, Fix::By(Case::attributes)),
         Code::XattrValueInodeWrong => (Field, STALE, Fix::By(Case::value_inode)),
+        Code::XattrValueSizeWrong => (Reading, STALE, Fix::By(Case::value_size)),
         Code::XattrValueInodeFlagMissing => (Field, STALE, Fix::By(Case::value_inode_flag)),
         Code::XattrValueInodeFeatureMissing => (Feature, STALE, Fix::Feature(Incompat::EA_INODE)),
         Code::BlockOutOfRange
@@ -190,6 +190,11 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
 
 /// Flags for an extent tree, or for inline data without a map.
 const MAP_FLAGS: InodeFlags = InodeFlags::EXTENTS.union(InodeFlags::INLINE_DATA);
+
+/// Clears the deletion time of an inode.
+fn undelete(inode: &mut InodeBuf) {
+    inode.disk_mut().i_dtime = 0.into();
+}
 
 /// Sets the type of an inode to directory.
 fn make_directory(inode: &mut InodeBuf) {
@@ -392,6 +397,20 @@ impl Case<'_, '_> {
     fn value_inode(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         let targets: HashSet<u32> = value_of(problem).into_iter().collect();
         attributes::drop_values(self.work, inode, &targets)?;
+        Ok(Verdict::Write)
+    }
+
+    fn value_size(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        let target = problem.count.and_then(|n| u32::try_from(n).ok());
+        let stated = problem.found.and_then(|n| u32::try_from(n).ok());
+        if let (Some(target), Some(stated)) = (target, stated) {
+            // an inode is not the value of its own attribute
+            let other = target != self.number.get();
+            match if other { values::fit(self.work, InodeNo(target), stated)? } else { None } {
+                Some(size) => attributes::set_value_size(self.work, inode, target, stated, size)?,
+                None => attributes::drop_values(self.work, inode, &HashSet::from([target]))?,
+            }
+        }
         Ok(Verdict::Write)
     }
 
