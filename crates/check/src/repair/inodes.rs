@@ -14,10 +14,13 @@ use format::extent::{self, RawNode};
 use format::feature::Incompat;
 use format::inode::{EXTRA_ISIZE, FileKind, InodeBuf, InodeFlags};
 use format::{FsBlock, InodeNo};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The mode of a regular file that its owner may read and write.
 const REGULAR: u16 = 0x8180;
+
+/// The type of a regular file.
+const REGULAR_TYPE: u16 = 0x8000;
 
 /// The type of a directory.
 const DIRECTORY: u16 = 0x4000;
@@ -49,6 +52,16 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
         Case { work, number }.repair(&problems)?;
     }
     Ok(())
+}
+
+/// These problems without those of an inode that lost its type which follow from the wrong type.
+pub(super) fn trusted(mut problems: Vec<&Problem>) -> Vec<&Problem> {
+    let mut lost: HashMap<InodeNo, Code> = HashMap::new();
+    for code in [Code::LooksLikeDirectory, Code::XattrValueInodeModeWrong] {
+        lost.extend(problems.iter().filter(|p| p.code == code).filter_map(|p| Some((p.inode?, code))));
+    }
+    problems.retain(|p| p.inode.and_then(|inode| lost.get(&inode)).is_none_or(|code| p.code == *code));
+    problems
 }
 
 /// Whether a problem is one of an attribute block.
@@ -165,6 +178,7 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         | Code::InodeXattrEntriesCollide => (Field, STALE, Fix::By(Case::attributes)),
         Code::XattrValueInodeWrong => (Field, STALE, Fix::By(Case::value_inode)),
         Code::XattrValueSizeWrong => (Reading, STALE, Fix::By(Case::value_size)),
+        Code::XattrValueInodeModeWrong => (Reading, STALE, Fix::Set(make_regular)),
         Code::XattrValueInodeFlagMissing => (Field, STALE, Fix::By(Case::value_inode_flag)),
         Code::XattrValueInodeFeatureMissing => (Feature, STALE, Fix::Feature(Incompat::EA_INODE)),
         Code::BlockOutOfRange
@@ -201,6 +215,11 @@ fn make_directory(inode: &mut InodeBuf) {
     inode.set_mode(inode.raw().disk.i_mode.get() & 0o7777 | DIRECTORY);
 }
 
+/// Sets the type of an inode to regular file.
+fn make_regular(inode: &mut InodeBuf) {
+    inode.set_mode(inode.raw().disk.i_mode.get() & 0o7777 | REGULAR_TYPE);
+}
+
 /// Writes the root of an empty extent tree.
 fn empty_tree(inode: &mut InodeBuf) {
     let mut root = [0; 60];
@@ -230,9 +249,7 @@ impl Case<'_, '_> {
         if self.number == InodeNo::RESIZE && problems.iter().any(|p| row(p.code).concerns == Concerns::Map) {
             return system_inodes::make_resize_inode(self.work);
         }
-        // other problems of a directory that lost its type are not to be trusted
-        let lost: Vec<&Problem> = problems.iter().copied().filter(|p| p.code == Code::LooksLikeDirectory).collect();
-        let problems = if lost.is_empty() { problems } else { &lost };
+        let problems = &trusted(problems.to_vec());
         // the format of an inode is repaired before its content
         let reading: Vec<&Problem> =
             problems.iter().copied().filter(|p| row(p.code).concerns == Concerns::Reading).collect();

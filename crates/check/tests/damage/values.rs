@@ -225,3 +225,19 @@ fn a_value_with_another_size_in_its_entry_stays() {
         }
     }
 }
+
+/// The flag and an attribute's entry with the same hash prove that an inode of another type contains a value.
+#[test]
+fn a_value_in_an_inode_of_another_type_stays() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    for args in LONG {
+        let (image, number, before) = long_value(args);
+        let intact = image.bytes();
+        for kind in [0o00, 0o01, 0o02, 0o04, 0o06, 0o12, 0o14, 0o15, 0o17] {
+            image.set_bytes(&intact);
+            stays(&image, &[format!("sif <{number}> mode 0{kind:02o}0600")], &before);
+        }
+    }
+}

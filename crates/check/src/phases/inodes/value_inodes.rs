@@ -22,6 +22,9 @@ pub(super) struct ValueRef {
 /// The fields of an inode that contains a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ValueInode {
+    pub(super) mode: u16,
+    /// Whether `mode` is that of a regular file.
+    pub(super) regular: bool,
     pub(super) size: u64,
     pub(super) hash: u32,
     pub(super) refs: u64,

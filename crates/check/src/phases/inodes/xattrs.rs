@@ -8,7 +8,7 @@ use crate::scan::found::XattrRef;
 use crate::table::Code;
 use format::dir::ChecksumState;
 use format::feature::Incompat;
-use format::inode::{InodeFlags, RawInode};
+use format::inode::{FileKind, InodeFlags, RawInode};
 use format::native::map::BlockKind;
 use format::superblock::Geometry;
 use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader, entry_hash, index};
@@ -32,6 +32,8 @@ pub(crate) struct InInode<'a> {
 pub(crate) fn found_value_inode(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_>) {
     let d = raw.disk;
     let value = ValueInode {
+        mode: d.i_mode.get(),
+        regular: raw.kind() == Some(FileKind::Regular),
         size: raw.size(),
         hash: d.i_atime.get(),
         refs: u64::from(d.i_ctime.get()) << 32 | u64::from(d.i_version_lo.get()),
@@ -339,6 +341,11 @@ pub(crate) fn check_values(ctx: &Context<'_>) {
     let mut inodes: Vec<_> = inodes.into_iter().collect();
     inodes.sort_unstable_by_key(|(inode, _)| *inode);
     for (inode, value) in inodes {
+        if !value.regular {
+            let code =
+                if proven.contains(&inode) { Code::XattrValueInodeModeWrong } else { Code::XattrValueInodeNotRegular };
+            ctx.report(Problem::new(code).inode(inode).found(value.mode.into()));
+        }
         let names = counted.get(&inode).copied().unwrap_or(0);
         if names == 0 {
             // an ordinary file if it has names, which phase 4 checks
