@@ -241,6 +241,17 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let (target, size) = value_inode(v, 3)?;
         in_another(v, target, size).map(|_| ())
     }),
+    (0x0E_0027, |v| {
+        need(v.has_incompat(Incompat::EA_INODE), "the volume has no values in inodes")?;
+        let (target, size) = value_inode(v, 1)?;
+        in_another(v, target, size + 3).map(|_| ())
+    }),
+    (0x0E_0028, |v| {
+        need(v.has_incompat(Incompat::EA_INODE), "the volume has no values in inodes")?;
+        let (target, size) = value_inode(v, 1)?;
+        in_another(v, target, size)?;
+        v.edit(target, |inode| inode.set_mode(0o020_600))
+    }),
     (0x04_0008, |v| value_inode(v, 1).map(|_| ())),
     (0x02_0055, |v| {
         let (target, size) = value_inode(v, 1)?;

@@ -358,12 +358,8 @@ impl InodeCheck<'_> {
                 report(Code::CasefoldFlagWithoutFeature, u64::from(flags.bits()));
             }
         }
-        if flags.contains(InodeFlags::EA_INODE) {
-            if kind != Some(FileKind::Regular) {
-                report(Code::XattrValueInodeNotRegular, u64::from(d.i_mode.get()));
-            } else if self.claimer.is_checking() {
-                xattrs::found_value_inode(self.ctx, inode, raw);
-            }
+        if flags.contains(InodeFlags::EA_INODE) && self.claimer.is_checking() {
+            xattrs::found_value_inode(self.ctx, inode, raw);
         }
     }
 

@@ -118,6 +118,10 @@ pub(crate) fn open(
     let mut in_file = BTreeSet::new();
     orphans::check_file(scanner, &volume, problems, &mut in_file);
     volume.pending.append(&mut in_file);
+    if orphans_stay {
+        // nothing truncates them
+        volume.pending.clear();
+    }
     journal::check(scanner, &volume, problems);
     for (field, number, _) in quota::misled(scanner, &volume) {
         problems.report(Problem::new(Code::QuotaInodeElsewhere).name(field).inode(number));

@@ -225,6 +225,37 @@ pub(super) fn drop_hashed(work: &Work<'_>, inode: &mut InodeBuf, name: &[u8], ha
     Ok(!targets.is_empty())
 }
 
+/// Sets the size in the entries of an inode, or of its block, whose value of another size is in the inode `target`.
+pub(super) fn set_value_size(work: &Work<'_>, inode: &mut InodeBuf, target: u32, from: u32, to: u32) -> Result<()> {
+    if let Some((_, bytes)) = inode.attribute_area_mut().split_at_mut_checked(XattrIbodyHeader::SIZE) {
+        set_size(bytes, 0, target, from, to);
+    }
+    let block = FsBlock(inode.raw().file_acl(true).get());
+    if let Some(mut bytes) = work.block(block.get()).map(|b| b.filter(|_| block.get() != 0))?
+        && set_size(&mut bytes, XattrHeader::SIZE, target, from, to)
+    {
+        set_checksum(work, block, &mut bytes);
+        work.put_block(block.get(), &bytes)?;
+    }
+    Ok(())
+}
+
+/// Sets the size in such entries from `at` on; returns whether there was one.
+fn set_size(bytes: &mut [u8], mut at: usize, target: u32, from: u32, to: u32) -> bool {
+    let mut found = false;
+    while bytes.get(at..at + 4).is_some_and(|start| start != [0; 4]) {
+        let Some((entry, _)) = bytes.get_mut(at..).and_then(|rest| XattrEntry::mut_from_prefix(rest).ok()) else {
+            break;
+        };
+        at += xattr::entry_len(entry.e_name_len);
+        if (entry.e_value_inum.get(), entry.e_value_size.get()) == (target, from) {
+            entry.e_value_size = to.into();
+            found = true;
+        }
+    }
+    found
+}
+
 /// Writes the fields of an attribute block that depend on its attributes: hash and checksum.
 fn set_checksum(work: &Work<'_>, block: FsBlock, bytes: &mut [u8]) {
     let hash = xattr::XattrArea::in_block(bytes).map_or(0, |area| area.block_hash());

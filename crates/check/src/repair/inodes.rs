@@ -4,6 +4,7 @@ use super::attributes;
 use super::inline;
 use super::maps;
 use super::system_inodes;
+use super::values;
 use super::work::Work;
 use crate::phases::inodes::is_special;
 use crate::problem::Problem;
@@ -13,10 +14,13 @@ use format::extent::{self, RawNode};
 use format::feature::Incompat;
 use format::inode::{EXTRA_ISIZE, FileKind, InodeBuf, InodeFlags};
 use format::{FsBlock, InodeNo};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The mode of a regular file that its owner may read and write.
 const REGULAR: u16 = 0x8180;
+
+/// The type of a regular file.
+const REGULAR_TYPE: u16 = 0x8000;
 
 /// The type of a directory.
 const DIRECTORY: u16 = 0x4000;
@@ -48,6 +52,16 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
         Case { work, number }.repair(&problems)?;
     }
     Ok(())
+}
+
+/// These problems without those of an inode that lost its type which follow from the wrong type.
+pub(super) fn trusted(mut problems: Vec<&Problem>) -> Vec<&Problem> {
+    let mut lost: HashMap<InodeNo, Code> = HashMap::new();
+    for code in [Code::LooksLikeDirectory, Code::XattrValueInodeModeWrong] {
+        lost.extend(problems.iter().filter(|p| p.code == code).filter_map(|p| Some((p.inode?, code))));
+    }
+    problems.retain(|p| p.inode.and_then(|inode| lost.get(&inode)).is_none_or(|code| p.code == *code));
+    problems
 }
 
 /// Whether a problem is one of an attribute block.
@@ -129,9 +143,7 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         Code::InlineLinkTooShort => (Reading, STALE, Fix::Set(attributes::drop_inline_flag)),
         Code::LooksLikeDirectory => (Reading, STALE, Fix::Set(make_directory)),
         Code::BlockMapWithBigalloc => (Field, STALE, Fix::By(Case::extents_under_bigalloc)),
-        Code::RootHasDeletionTime | Code::InodeInUseHasDeletionTime => {
-            (Field, SAME, Fix::Set(|i| i.disk_mut().i_dtime = 0.into()))
-        }
+        Code::RootHasDeletionTime | Code::InodeInUseHasDeletionTime => (Field, SAME, Fix::Set(undelete)),
         Code::OrphanLinkInDeletionTime | Code::DeletedInodeWithoutTime => (Field, SAME, Fix::By(Case::deletion_time)),
         Code::ReservedInodeModeWrong => (Field, SAME, Fix::By(Case::reserved_mode)),
         Code::JournalInodeModeWrong | Code::QuotaInodeModeWrong | Code::OrphanFileModeWrong => {
@@ -170,6 +182,8 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         | Code::InodeXattrHashWrong
         | Code::InodeXattrEntriesCollide => (Field, STALE, Fix::By(Case::attributes)),
         Code::XattrValueInodeWrong => (Field, STALE, Fix::By(Case::value_inode)),
+        Code::XattrValueSizeWrong => (Reading, STALE, Fix::By(Case::value_size)),
+        Code::XattrValueInodeModeWrong => (Reading, STALE, Fix::Set(make_regular)),
         Code::XattrValueInodeFlagMissing => (Field, STALE, Fix::By(Case::value_inode_flag)),
         Code::XattrValueInodeFeatureMissing => (Feature, STALE, Fix::Feature(Incompat::EA_INODE)),
         Code::BlockOutOfRange
@@ -196,9 +210,19 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
 /// Flags for an extent tree, or for inline data without a map.
 const MAP_FLAGS: InodeFlags = InodeFlags::EXTENTS.union(InodeFlags::INLINE_DATA);
 
+/// Clears the deletion time of an inode.
+fn undelete(inode: &mut InodeBuf) {
+    inode.disk_mut().i_dtime = 0.into();
+}
+
 /// Sets the type of an inode to directory.
 fn make_directory(inode: &mut InodeBuf) {
     inode.set_mode(inode.raw().disk.i_mode.get() & 0o7777 | DIRECTORY);
+}
+
+/// Sets the type of an inode to regular file.
+fn make_regular(inode: &mut InodeBuf) {
+    inode.set_mode(inode.raw().disk.i_mode.get() & 0o7777 | REGULAR_TYPE);
 }
 
 /// Writes the root of an empty extent tree.
@@ -230,9 +254,7 @@ impl Case<'_, '_> {
         if self.number == InodeNo::RESIZE && problems.iter().any(|p| row(p.code).concerns == Concerns::Map) {
             return system_inodes::make_resize_inode(self.work);
         }
-        // other problems of a directory that lost its type are not to be trusted
-        let lost: Vec<&Problem> = problems.iter().copied().filter(|p| p.code == Code::LooksLikeDirectory).collect();
-        let problems = if lost.is_empty() { problems } else { &lost };
+        let problems = &trusted(problems.to_vec());
         // the format of an inode is repaired before its content
         let reading: Vec<&Problem> =
             problems.iter().copied().filter(|p| row(p.code).concerns == Concerns::Reading).collect();
@@ -397,6 +419,20 @@ impl Case<'_, '_> {
     fn value_inode(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         let targets: HashSet<u32> = value_of(problem).into_iter().collect();
         attributes::drop_values(self.work, inode, &targets)?;
+        Ok(Verdict::Write)
+    }
+
+    fn value_size(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        let target = problem.count.and_then(|n| u32::try_from(n).ok());
+        let stated = problem.found.and_then(|n| u32::try_from(n).ok());
+        if let (Some(target), Some(stated)) = (target, stated) {
+            // an inode is not the value of its own attribute
+            let other = target != self.number.get();
+            match if other { values::fit(self.work, InodeNo(target), stated)? } else { None } {
+                Some(size) => attributes::set_value_size(self.work, inode, target, stated, size)?,
+                None => attributes::drop_values(self.work, inode, &HashSet::from([target]))?,
+            }
+        }
         Ok(Verdict::Write)
     }
 

@@ -417,11 +417,16 @@ pub(super) fn exclusive(work: &Work<'_>, blocks: &[u64]) -> Vec<u64> {
 
 /// The blocks of a file in order, dense from block 0, and the blocks of its map. Holes are left out.
 pub(super) fn dense(work: &Work<'_>, number: InodeNo, inode: &InodeBuf) -> Result<(Vec<u64>, Vec<u64>)> {
+    dense_in(work, number, inode, u64::from(work.volume().geometry.cluster_blocks))
+}
+
+/// As [`dense`], with clusters of `ratio` blocks; with 1 blocks may be anywhere in a cluster.
+pub(super) fn dense_in(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, ratio: u64) -> Result<(Vec<u64>, Vec<u64>)> {
     if inode.raw().flags().contains(InodeFlags::INLINE_DATA) {
         return Ok((Vec::new(), Vec::new()));
     }
     if inode.raw().flags().contains(InodeFlags::EXTENTS) {
-        let found = read_extents(work, number, inode)?;
+        let found = read_valid(work, number, inode, ratio)?;
         let blocks = found.extents.iter().flat_map(|e| (0..u64::from(e.len)).map(|n| e.physical.get() + n)).collect();
         return Ok((blocks, found.nodes));
     }

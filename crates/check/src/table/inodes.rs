@@ -236,6 +236,12 @@ macro_rules! inode_rows {
         0x010092 XattrValueInodeFeatureMissing Error repairs by Inodes
             "Inode {inode} has an attribute value in another inode, but the superblock lacks the ea_inode feature."
             => "feature set." [];
+        0x0E0027 XattrValueSizeWrong Error stops by Inodes
+            "Inode {inode}: attribute {name} has {found} bytes, but its value in inode {count} has {expected}."
+            => "sizes and blocks corrected by the hash of the value." [InodeBlockCountWrong];
+        0x0E0028 XattrValueInodeModeWrong Error stops by Inodes
+            "Inode {inode} contains an attribute value, but is not a regular file."
+            => "mode corrected." [];
         0x0E0008 IndirectBlockForeign Error repairs by Inodes
             "Inode {inode}: indirect block {block} has a wrong owner or checksum."
             => "owner and checksum corrected." [];

@@ -1,6 +1,8 @@
 //! Attribute values in inodes of their own: errors in several of them at once are repaired by one run.
 
-use crate::repaired::{Wrong, wrong_with};
+use crate::repaired::{Wrong, fix, only_marked, wrong_with};
+use extant_check::Repair;
+use extant_check::report::exit;
 use testkit::tools::run;
 use testkit::{Image, need};
 
@@ -118,5 +120,124 @@ fn a_value_whose_inode_has_another_size_stays() {
         let wrong = wrong_with(&image.bytes(), &scratch);
         assert!(wrong.is_none(), "{size}: {}", wrong.as_ref().map_or("", Wrong::text));
         assert_eq!(attributes(&scratch), before, "{size}");
+    }
+}
+
+/// A volume with a value of three blocks in an inode of its own, the number of that inode, and the value.
+fn long_value(args: &[&str]) -> (Image, u32, String) {
+    // debugfs reads one block of a file with a value
+    let value: String = (0..500).map(|n| format!("{n:05}-")).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = folder.path().join("first");
+    std::fs::write(&first, vec![b'x'; 64 << 10]).expect("a file");
+    // the first free blocks are not contiguous
+    let write = format!("write {} first", first.display());
+    let commands = [write, "write /dev/null a".to_owned(), format!("ea_set a user.large {value}")];
+    let args = [&["-t", "ext4", "-b", "1024", "-I", "256"], args].concat();
+    let image = Image::mke2fs(&args, 8 << 20).debugfs(&commands.each_ref().map(String::as_str)).build();
+    // debugfs does not count the blocks of such a value
+    run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
+    let number =
+        (12..24).find(|n| testkit::oracle::debugfs(image.path(), &format!("stat <{n}>")).contains("Flags: 0x2"));
+    let value = attribute(&image);
+    assert!(value.contains("(3000) = ") && value.contains("00499"), "{value}");
+    (image, number.expect("an inode with a value"), value)
+}
+
+/// The size and value of the long attribute.
+fn attribute(image: &Image) -> String {
+    testkit::oracle::debugfs(image.path(), "ea_get a user.large")
+}
+
+/// Repairs the image with these commands run on it; the attribute must stay, and `-p` stop.
+fn stays(image: &Image, commands: &[String], before: &str) {
+    image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());
+    let damaged = image.bytes();
+    let mut preened = damaged.clone();
+    let report = fix(&mut preened, Repair::Safe).expect("a volume");
+    assert!(report.exit == exit::LEFT && only_marked(&damaged, &preened), "{commands:?}: {:?}", report.problems);
+    let scratch = Image::from_bytes(&[]);
+    let wrong = wrong_with(&damaged, &scratch);
+    assert!(wrong.is_none(), "{commands:?}: {}", wrong.as_ref().map_or("", Wrong::text));
+    assert_eq!(attribute(&scratch), before, "{commands:?}");
+    let left = testkit::oracle::debugfs(scratch.path(), "ls lost+found");
+    assert!(!left.contains('#'), "{commands:?}: {left}");
+}
+
+const LONG: [&[&str]; 4] = [
+    &["-O", "ea_inode,^has_journal"],
+    &["-O", "ea_inode,^has_journal,^metadata_csum"],
+    &["-O", "ea_inode,^has_journal,bigalloc,^resize_inode", "-C", "8192"],
+    &["-O", "ea_inode,^has_journal,^extent,^64bit,^metadata_csum"],
+];
+
+/// A value ends at the size in its entry: blocks beyond it are no part, and those of a value that were moved return.
+#[test]
+fn a_value_with_blocks_beyond_its_size_stays() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    for args in LONG {
+        let (image, number, before) = long_value(args);
+        let intact = image.bytes();
+        let mapped = testkit::oracle::debugfs(image.path(), &format!("blocks <{number}>"));
+        let blocks: Vec<&str> = mapped.split_whitespace().collect();
+        let extents = !args[1].contains("^extent");
+        let edits: Vec<Vec<String>> = if extents {
+            let start = [1, 2, 3, 4, 8].map(|start| vec![format!("sif <{number}> block[3] {start}")]);
+            let length = [4, 9].map(|length| vec![format!("sif <{number}> block[4] {length}")]);
+            start.into_iter().chain(length).collect()
+        } else {
+            let moved = (0..3).map(|n| format!("sif <{number}> block[{n}] 0"));
+            let moved = moved.chain((5..).zip(&blocks).map(|(n, block)| format!("sif <{number}> block[{n}] {block}")));
+            vec![moved.collect(), vec![format!("sif <{number}> block[5] 7000")]]
+        };
+        for commands in edits {
+            image.set_bytes(&intact);
+            stays(&image, &commands, &before);
+        }
+    }
+}
+
+/// Of the sizes in an entry and in the inode of its value, the one with which the value has its hash is right.
+#[test]
+fn a_value_with_another_size_in_its_entry_stays() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    for args in LONG {
+        let (image, number, before) = long_value(args);
+        let intact = image.bytes();
+        let name = b"large\0";
+        let is_entry = |at: &usize| {
+            let entry = &intact[*at..];
+            entry.starts_with(&[5, 1]) && entry[16..].starts_with(name) && entry[4] == number as u8
+        };
+        let entry = (0..intact.len() - 32).step_by(4).find(is_entry).expect("the entry");
+        for size in [0x1_0001u32, 1, 2999, 2000, 3001, 3500] {
+            let mut bytes = intact.clone();
+            bytes[entry + 8..entry + 12].copy_from_slice(&size.to_le_bytes());
+            testkit::repair_checksums(&mut bytes);
+            image.set_bytes(&bytes);
+            stays(&image, &[], &before);
+            image.set_bytes(&intact);
+            stays(&image, &[format!("sif <{number}> size {size}")], &before);
+        }
+    }
+}
+
+/// The flag and an attribute's entry with the same hash prove that an inode of another type contains a value.
+#[test]
+fn a_value_in_an_inode_of_another_type_stays() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    for args in LONG {
+        let (image, number, before) = long_value(args);
+        let intact = image.bytes();
+        for kind in [0o00, 0o01, 0o02, 0o04, 0o06, 0o12, 0o14, 0o15, 0o17] {
+            image.set_bytes(&intact);
+            stays(&image, &[format!("sif <{number}> mode 0{kind:02o}0600")], &before);
+        }
     }
 }

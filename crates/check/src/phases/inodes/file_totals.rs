@@ -1,5 +1,6 @@
 //! The totals of a file's map, and their comparison with the inode.
 
+use super::value_inodes::Mismatch;
 use crate::context::Context;
 use crate::problem::Problem;
 use crate::table::Code;
@@ -169,7 +170,13 @@ pub(crate) fn check_sums(ctx: &Context<'_>, fields: &FileFields, tally: &Tally) 
         // it has blocks of some kind, so data is lost, which must be reported
         ctx.report(Problem::new(Code::DirectoryHole).dir(fields.inode).file_block(FileBlock(0)));
     } else if let Some(expected) = wrong_size(ctx, fields, tally).filter(|size| !is_truncated(ctx, fields, *size)) {
-        ctx.report(Problem::new(Code::InodeSizeWrong).inode(fields.inode).found(fields.size).expected(expected));
+        if fields.flags.contains(InodeFlags::EA_INODE) {
+            // the attribute that it is the value of decides about its size
+            let mismatch = Mismatch { size: fields.size, by_blocks: expected };
+            ctx.values.mapped.lock().insert(fields.inode, mismatch);
+        } else {
+            ctx.report(Problem::new(Code::InodeSizeWrong).inode(fields.inode).found(fields.size).expected(expected));
+        }
     }
     let cluster_sectors =
         u64::from(ctx.volume.geometry.cluster_blocks) * u64::from(ctx.volume.geometry.block_size / 512);

@@ -2,7 +2,7 @@
 
 use format::InodeNo;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A reference to a value in an inode of its own, from an attribute's entry.
 #[derive(Debug, Clone)]
@@ -22,12 +22,13 @@ pub(super) struct ValueRef {
 /// The fields of an inode that contains a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ValueInode {
+    pub(super) mode: u16,
+    /// Whether `mode` is that of a regular file.
+    pub(super) regular: bool,
     pub(super) size: u64,
     pub(super) hash: u32,
     pub(super) refs: u64,
     pub(super) links: u16,
-    /// Bytes by its block count.
-    pub(super) space: u64,
     /// The parent's number, in the form that Lustre wrote before values could be shared.
     pub(super) parent: u32,
 }
@@ -44,11 +45,20 @@ impl ValueInode {
     }
 }
 
+/// A size that does not match the blocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mismatch {
+    pub(super) size: u64,
+    pub(super) by_blocks: u64,
+}
+
 /// Values in inodes of their own, and the references to them.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     pub(super) refs: Mutex<Vec<ValueRef>>,
     pub(super) inodes: Mutex<HashMap<InodeNo, ValueInode>>,
+    /// The size by its blocks of each inode whose size does not match them.
+    pub(super) mapped: Mutex<BTreeMap<InodeNo, Mismatch>>,
     /// The number of values that an inode shares, for those that share any; an inode may be listed twice.
     pub(super) charges: Mutex<Vec<(InodeNo, u64)>>,
 }

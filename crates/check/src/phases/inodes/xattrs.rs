@@ -1,6 +1,6 @@
 //! Extended attributes: in the inode, in a block that inodes may share, and values in inodes of their own.
 
-use super::value_inodes::{ValueInode, ValueRef};
+use super::value_inodes::{Mismatch, ValueInode, ValueRef};
 use crate::context::Context;
 use crate::inode_records::Marks;
 use crate::problem::Problem;
@@ -8,13 +8,13 @@ use crate::scan::found::XattrRef;
 use crate::table::Code;
 use format::dir::ChecksumState;
 use format::feature::Incompat;
-use format::inode::{InodeFlags, RawInode};
+use format::inode::{FileKind, InodeFlags, RawInode};
 use format::native::map::BlockKind;
 use format::superblock::Geometry;
 use format::xattr::{self, MAGIC, XattrEntry, XattrHeader, XattrIbodyHeader, entry_hash, index};
 use format::{FsBlock, InodeNo};
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use zerocopy::FromBytes;
 
 /// Results of the attributes in an inode for the rest of the self-check.
@@ -32,11 +32,12 @@ pub(crate) struct InInode<'a> {
 pub(crate) fn found_value_inode(ctx: &Context<'_>, inode: InodeNo, raw: &RawInode<'_>) {
     let d = raw.disk;
     let value = ValueInode {
+        mode: d.i_mode.get(),
+        regular: raw.kind() == Some(FileKind::Regular),
         size: raw.size(),
         hash: d.i_atime.get(),
         refs: u64::from(d.i_ctime.get()) << 32 | u64::from(d.i_version_lo.get()),
         links: d.i_links_count.get(),
-        space: raw.sectors(false, ctx.volume.geometry.block_size).saturating_mul(512),
         parent: d.i_mtime.get(),
     };
     ctx.values.inodes.lock().insert(inode, value);
@@ -309,8 +310,9 @@ impl<'a> Area<'a, '_> {
 pub(crate) fn check_values(ctx: &Context<'_>) {
     let refs = std::mem::take(&mut *ctx.values.refs.lock());
     let inodes = std::mem::take(&mut *ctx.values.inodes.lock());
+    let mut mapped = std::mem::take(&mut *ctx.values.mapped.lock());
     let mut counted: HashMap<InodeNo, u64> = HashMap::new();
-    let sizes = agreed_sizes(&refs, &inodes);
+    let mut proven: HashSet<InodeNo> = HashSet::new();
     for value in &refs {
         let at = |code| Problem::new(code).inode(value.owner).found(u64::from(value.target.get())).name(&*value.title);
         let exists = (ctx.volume.geometry.first_inode..=ctx.volume.geometry.inodes).contains(&value.target.get());
@@ -328,19 +330,22 @@ pub(crate) fn check_values(ctx: &Context<'_>) {
             ctx.report(at(Code::XattrValueInodeFeatureMissing));
         }
         *counted.entry(value.target).or_insert(0) += 1;
-        // Lustre's older format has no hash, but the inode has the number of its only parent
-        let lustre = inode.parent == value.owner.get() && inode.refs >> 32 != 0 && value.shares == 1;
-        let hashed = inode.hashes(value);
-        let right_size = inode.size == u64::from(value.size) || hashed && sizes.contains_key(&value.target);
-        if !right_size || !lustre && !hashed {
-            let computed = value.name.first().map_or(0, |name| inode.entry_hash(*name));
-            ctx.report(at(Code::InodeXattrHashWrong).found(value.hash.into()).expected(computed.into()));
+        if check_value(ctx, value, inode, mapped.get(&value.target)) {
+            proven.insert(value.target);
         }
     }
-    report_sizes(ctx, &inodes, &sizes);
+    mapped.retain(|inode, _| !proven.contains(inode));
+    for (inode, Mismatch { size, by_blocks }) in mapped {
+        ctx.report(Problem::new(Code::InodeSizeWrong).inode(inode).found(size).expected(by_blocks));
+    }
     let mut inodes: Vec<_> = inodes.into_iter().collect();
     inodes.sort_unstable_by_key(|(inode, _)| *inode);
     for (inode, value) in inodes {
+        if !value.regular {
+            let code =
+                if proven.contains(&inode) { Code::XattrValueInodeModeWrong } else { Code::XattrValueInodeNotRegular };
+            ctx.report(Problem::new(code).inode(inode).found(value.mode.into()));
+        }
         let names = counted.get(&inode).copied().unwrap_or(0);
         if names == 0 {
             // an ordinary file if it has names, which phase 4 checks
@@ -354,32 +359,23 @@ pub(crate) fn check_values(ctx: &Context<'_>) {
     }
 }
 
-/// The inodes whose size is wrong, with the right size: that in all entries whose hash matches the value, if the inode
-/// has enough blocks.
-fn agreed_sizes(refs: &[ValueRef], inodes: &HashMap<InodeNo, ValueInode>) -> BTreeMap<InodeNo, u32> {
-    let mut sizes: BTreeMap<InodeNo, Option<u32>> = BTreeMap::new();
-    for value in refs.iter().filter(|value| inodes.get(&value.target).is_some_and(|inode| inode.hashes(value))) {
-        let size = sizes.entry(value.target).or_insert(Some(value.size));
-        *size = size.filter(|size| *size == value.size);
+/// Checks a reference against the inode of its value, whose blocks may imply another size. Returns whether it is proven
+/// that the value is in that inode, whatever its size.
+fn check_value(ctx: &Context<'_>, value: &ValueRef, inode: &ValueInode, mapped: Option<&Mismatch>) -> bool {
+    let at = |code| Problem::new(code).inode(value.owner).name(&*value.title);
+    let same_size = inode.size == u64::from(value.size);
+    // Lustre's older format has no hash, but the inode has the number of its only parent
+    let lustre = inode.parent == value.owner.get() && inode.refs >> 32 != 0 && value.shares == 1;
+    let proven = lustre || inode.hashes(value);
+    if proven && (!same_size || mapped.is_some()) {
+        let size = mapped.filter(|_| same_size).map_or(inode.size, |mismatch| mismatch.by_blocks);
+        let problem = at(Code::XattrValueSizeWrong).found(value.size.into()).expected(size);
+        ctx.report(problem.count(value.target.get().into()));
+    } else if !proven {
+        let computed = value.name.first().map_or(0, |name| inode.entry_hash(*name));
+        ctx.report(at(Code::InodeXattrHashWrong).found(value.hash.into()).expected(computed.into()));
     }
-    let wrong = |inode: &ValueInode, size: u32| inode.size != u64::from(size) && u64::from(size) <= inode.space;
-    let wrong = |(number, size): (InodeNo, Option<u32>)| {
-        size.filter(|size| inodes.get(&number).is_some_and(|inode| wrong(inode, *size))).map(|size| (number, size))
-    };
-    sizes.into_iter().filter_map(wrong).collect()
-}
-
-/// Reports these sizes. An inode whose blocks imply another size is compared again after that is set.
-fn report_sizes(ctx: &Context<'_>, inodes: &HashMap<InodeNo, ValueInode>, sizes: &BTreeMap<InodeNo, u32>) {
-    if sizes.is_empty() {
-        return;
-    }
-    let reported = ctx.problems.to_vec().into_iter().filter(|p| p.code == Code::InodeSizeWrong);
-    let reported: HashSet<InodeNo> = reported.filter_map(|p| p.inode).collect();
-    for (number, size) in sizes.iter().filter(|(number, _)| !reported.contains(number)) {
-        let found = inodes.get(number).map_or(0, |inode| inode.size);
-        ctx.report(Problem::new(Code::InodeSizeWrong).inode(*number).found(found).expected((*size).into()));
-    }
+    proven
 }
 
 /// An attribute's name as programs see it; with the number of its prefix for one that they do not see.
