@@ -123,7 +123,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
             put(bytes, 18, &[0; 4]);
         })
     }),
-    (0x0E_0025, |v| first_block(v, |bytes| put(bytes, 4, &24u16.to_le_bytes()))),
+    (0x0E_0029, |v| first_block(v, |bytes| put(bytes, 4, &24u16.to_le_bytes()))),
     (0x02_0027, |v| {
         need(v.has_incompat(Incompat::FILETYPE), "the volume's entries have no types")?;
         let (dir, entry) = any_entry(v, |_| true)?;

@@ -172,7 +172,7 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let [(a, one), (b, two), ..] = data.as_slice() else { return Err(Error::Unfit("the file has one block")) };
         rewrite(v, file, &[(*b, *two, 1), (*a, *one, 1)])
     }),
-    (0x0E_0026, |v| {
+    (0x0E_002A, |v| {
         let file = file_with_inode_extents(v, FileKind::Regular)?;
         let data = v.map_of(file)?.data;
         let [(a, one), (b, two), (c, three), ..] = data.as_slice() else {

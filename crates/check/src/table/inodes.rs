@@ -239,7 +239,7 @@ macro_rules! inode_rows {
         0x0E0008 IndirectBlockForeign Error repairs by Inodes
             "Inode {inode}: indirect block {block} has a wrong owner or checksum."
             => "owner and checksum corrected." [];
-        0x0E0026 ExtentTooLong Error stops by Inodes
+        0x0E002A ExtentTooLong Error stops by Inodes
             "Inode {inode}: extent at file block {file_block} (block {found}, {count} blocks) overlaps the one after it."
             => "extent shortened." [InodeBlockCountWrong];
     }

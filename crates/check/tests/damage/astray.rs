@@ -355,7 +355,7 @@ fn an_extent_that_is_too_long_is_shortened() {
         let before = content(&image);
         let device = MemoryDevice::from_vec(image.bytes());
         let mut seeds = 0..64;
-        assert!(seeds.any(|seed| damage(&device, Kind::Problem(0x0E_0026), seed).is_ok()), "no file of three blocks");
+        assert!(seeds.any(|seed| damage(&device, Kind::Problem(0x0E_002A), seed).is_ok()), "no file of three blocks");
         let bytes = device.into_vec();
         let codes: Vec<_> = look(&bytes).problems.iter().map(|problem| problem.code).collect();
         assert_eq!(codes, [Code::ExtentTooLong], "{args:?}");
