@@ -6,6 +6,7 @@
 
 use crate::context::Context;
 use crate::inode_records::{Directories, Directory, Marks};
+use crate::phases::directories::entry::{DOT_LEN, wrong_dot_len};
 use crate::scan::found::DirRun;
 use crate::scan::{Item, REQUEST, Scanner};
 use format::InodeNo;
@@ -150,7 +151,9 @@ impl Search<'_> {
             match item.tag {
                 Part::Blocks(dir, first) => {
                     for (file_block, block) in (first..).zip(bytes.chunks(geometry.block_size as usize)) {
-                        self.look(dir, file_block, Entries::new(block, self.format(dir)).flatten());
+                        let is_wrong = file_block == 0 && wrong_dot_len(block, geometry.block_size).is_some();
+                        let entries = block.get(if is_wrong { DOT_LEN } else { 0 }..).unwrap_or_default();
+                        self.look(dir, file_block, Entries::new(entries, self.format(dir)).flatten());
                     }
                 }
                 Part::Inode(dir) => self.look_in_inode(dir, bytes),

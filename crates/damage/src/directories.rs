@@ -118,8 +118,12 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let size = v.block_size();
         let whole = format::dir::encode_rec_len((size - tail) as u32, size as u32)
             .ok_or(Error::Unfit("an entry cannot fill a block"))?;
-        first_block(v, |bytes| put(bytes, 4, &whole.to_le_bytes()))
+        first_block(v, |bytes| {
+            put(bytes, 4, &whole.to_le_bytes());
+            put(bytes, 18, &[0; 4]);
+        })
     }),
+    (0x0E_0029, |v| first_block(v, |bytes| put(bytes, 4, &24u16.to_le_bytes()))),
     (0x02_0027, |v| {
         need(v.has_incompat(Incompat::FILETYPE), "the volume's entries have no types")?;
         let (dir, entry) = any_entry(v, |_| true)?;

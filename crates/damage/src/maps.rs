@@ -172,6 +172,14 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         let [(a, one), (b, two), ..] = data.as_slice() else { return Err(Error::Unfit("the file has one block")) };
         rewrite(v, file, &[(*b, *two, 1), (*a, *one, 1)])
     }),
+    (0x0E_002A, |v| {
+        let file = file_with_inode_extents(v, FileKind::Regular)?;
+        let data = v.map_of(file)?.data;
+        let [(a, one), (b, two), (c, three), ..] = data.as_slice() else {
+            return Err(Error::Unfit("the file has fewer than three blocks"));
+        };
+        rewrite(v, file, &[(*a, *one, 3), (*b, *two, 1), (*c, *three, 1)])
+    }),
     (0x01_005F, |v| root_of(v, |node| put(node, 0, &0x1234u16.to_le_bytes()))),
     (0x01_0066, |v| root_of(v, |node| put(node, 16, &0u16.to_le_bytes()))),
     (0x01_006A, |v| {

@@ -16,7 +16,7 @@
 //! 3. The results do not depend on the order in which blocks arrive. Where two entries name one directory, the parent
 //!    is chosen at the end: the one that `..` names, else the first by directory, block and position.
 
-mod entry;
+pub(crate) mod entry;
 pub(crate) mod hash_tree;
 mod parents;
 mod seen;
@@ -101,6 +101,8 @@ impl Dir<'_> {
 struct Entry<'b> {
     inode: InodeNo,
     rec_len: usize,
+    /// The stored length where it is wrong and [`rec_len`](Self::rec_len) is not that.
+    wrong_len: Option<usize>,
     name: &'b [u8],
     file_type: u8,
     /// The byte after the name, where the entry has one.
@@ -242,7 +244,7 @@ impl<'a> Names<'a> {
         let parent = InodeNo(u32::from_le_bytes([*a, *b, *c, *d]));
         let file_type = if dir.format.dir.file_type { entry::file_type(FileKind::Directory) } else { 0 };
         // "." and ".." are not stored, but count as if they were
-        let implied = |inode, name| Entry { inode, rec_len: 12, name, file_type, terminator: None };
+        let implied = |inode, name| Entry { inode, rec_len: 12, wrong_len: None, name, file_type, terminator: None };
         for (entry, role) in [(implied(dir.inode, b"."), EntryRole::Dot), (implied(parent, b".."), EntryRole::DotDot)] {
             if self.check_entry(&dir, &entry, role) {
                 self.ctx.inodes.count_name(entry.inode);

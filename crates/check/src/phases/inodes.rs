@@ -7,6 +7,7 @@
 
 pub(crate) mod block_maps;
 pub(crate) mod encryption_policies;
+pub(crate) mod extent_order;
 pub(crate) mod file_totals;
 mod lookalikes;
 pub(crate) mod value_inodes;

@@ -125,6 +125,7 @@ fn set_dotdot(work: &Work<'_>, dir: InodeNo, parent: InodeNo) -> Result<()> {
     let Some(mut bytes) = work.block(*first)? else { return Ok(()) };
     let block_size = work.volume().geometry.block_size;
     let with_types = work.volume().features.incompat.contains(Incompat::FILETYPE);
+    entries::correct_dot(&mut bytes, block_size);
     let file_type = if with_types { kind_number(Some(FileKind::Directory)) } else { 0 };
     entries::repair_dots(&mut bytes, block_size, dir, Some(parent), file_type);
     let seed = inode.raw().seed(&work.volume().geometry, dir);

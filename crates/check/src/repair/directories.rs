@@ -107,6 +107,9 @@ fn repair_in_place(work: &Work<'_>, dir: InodeNo, inode: &InodeBuf) -> Result<bo
     for (n, block) in (0u32..).zip(blocks) {
         let Some(mut bytes) = work.block(block)? else { continue };
         let before = bytes.clone();
+        if n == 0 {
+            entries::correct_dot(&mut bytes, block_size);
+        }
         let kind = if indexed { HtreeBlock::of(&bytes, n, &format) } else { HtreeBlock::Leaf };
         if kind == HtreeBlock::Node {
             continue;

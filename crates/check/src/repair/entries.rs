@@ -3,6 +3,7 @@
 use super::renames::Named;
 use super::work::Work;
 use crate::inode_records::{Marks, kind_number};
+use crate::phases::directories::entry::{DOT_LEN, wrong_dot_len};
 use blockdev::Result;
 use format::dir::{self, DirEntry, EntryHash, decode_rec_len, encode_rec_len};
 use format::feature::Incompat;
@@ -50,6 +51,13 @@ pub(super) fn set_inode(bytes: &mut [u8], at: usize, inode: InodeNo) {
 fn set_byte(bytes: &mut [u8], at: usize, value: u8) {
     if let Some(byte) = bytes.get_mut(at) {
         *byte = value;
+    }
+}
+
+/// Corrects the length of "." in the first block of a directory, where it is wrong.
+pub(super) fn correct_dot(bytes: &mut [u8], block_size: u32) {
+    if wrong_dot_len(bytes, block_size).is_some() {
+        set_rec_len(bytes, 0, DOT_LEN, block_size);
     }
 }
 

@@ -124,11 +124,13 @@ struct Row<'a, 'w> {
     fix: Fix<'a, 'w>,
 }
 
+/// Whether a repair makes the results of the check stale.
+const STALE: bool = true;
+const SAME: bool = false;
+
 /// The fix of each problem of an inode.
 fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
     use Concerns::{Feature, Field, Map, Reading};
-    const STALE: bool = true;
-    const SAME: bool = false;
     let (concerns, stale, fix) = match code {
         Code::InodeModeWrong
         | Code::CharacterDeviceBad
@@ -194,6 +196,7 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         | Code::ExtentLengthInvalid
         | Code::ExtentLengthZero
         | Code::ExtentsOutOfOrder
+        | Code::ExtentTooLong
         | Code::ExtentHeaderInvalid
         | Code::ExtentBlockChecksumWrong
         | Code::ExtentIndexStartWrong

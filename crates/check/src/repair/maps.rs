@@ -2,7 +2,8 @@
 
 use super::clusters;
 use super::work::Work;
-use crate::phases::inodes::block_maps::{check_header, root_header_fits};
+use crate::phases::inodes::block_maps::{check_header, is_possible, root_header_fits};
+use crate::phases::inodes::extent_order::Order;
 use crate::phases::inodes::file_totals::{FileFields, beyond_limit};
 use crate::phases::inodes::has_no_map;
 use blockdev::Result;
@@ -18,8 +19,6 @@ use std::ops::Range;
 pub(super) const TOO_MANY: u32 = 12;
 /// Number of extents in an inode.
 const IN_INODE: usize = 4;
-/// Number of extents after one that are compared with it.
-const NEAR: usize = 8;
 /// Maximum number of nodes and indirect blocks of a file that are followed.
 const MOST_NODES: usize = 1 << 22;
 
@@ -65,61 +64,14 @@ fn read_valid(work: &Work<'_>, number: InodeNo, inode: &InodeBuf, ratio: u64) ->
     let end = inode.raw().size().div_ceil(work.block_size() as u64);
     reader.node(&inode.raw().disk.i_block, None, end)?;
     let Reader { mut found, overrun, .. } = reader;
-    let all = found.extents.len();
-    ascending(&mut found.extents, &overrun, ratio);
-    found.incomplete |= found.extents.len() < all;
-    Ok(found)
-}
-
-/// Removes extents so that the rest ascend and do not overlap. Of two that contradict each other, the one that fits its
-/// neighbours less is removed: one wrong start or length must not cost all extents after it. `overrun` has the first
-/// blocks of those that extend beyond their node or the end of the file.
-fn ascending(extents: &mut Vec<Extent>, overrun: &HashSet<u64>, ratio: u64) {
-    let end = |extent: &Extent| extent.logical.get() + u64::from(extent.len);
-    let mut valid: Vec<Extent> = Vec::with_capacity(extents.len());
-    for (n, this) in extents.iter().enumerate() {
-        let next = valid.last().map_or(0, end);
-        if this.logical.get() < next
-            || ratio > 1 && valid.last().is_some_and(|before| parts_cluster(before, this, ratio))
-        {
-            continue;
-        }
-        let (follower, beyond) = (extents.get(n + 1), extents.get(n + 2));
-        let contradicted = follower.is_some_and(|follower| {
-            let from = follower.logical.get();
-            let overlaps = end(this) > from && from >= next;
-            overlaps
-                && match beyond {
-                    // both extents after it agree with each other but not with it
-                    Some(beyond) if end(this) > beyond.logical.get() => end(follower) <= beyond.logical.get(),
-                    // and here only the one after it fits the next
-                    Some(beyond) => {
-                        let fits = |extent: &Extent| end(extent) == beyond.logical.get();
-                        from >= this.logical.get() && fits(follower) && !fits(this)
-                    }
-                    // of two the first remains, as in e2fsck
-                    None => false,
-                }
-        });
-        // beyond its node, it is out of the order of those after it
-        let is_astray = overrun.contains(&this.logical.get())
-            && extents.iter().skip(n + 1).take(NEAR).any(|next_one| {
-                let from = next_one.logical.get();
-                (next..end(this)).contains(&from)
-            });
-        if !contradicted && !is_astray {
-            valid.push(*this);
-        }
+    let is_overrun = |extent: &Extent| overrun.contains(&extent.logical.get());
+    let lengths = Order { follower: None, is_overrun, ratio }.lengths(&found.extents);
+    for (extent, len) in found.extents.iter_mut().zip(lengths) {
+        found.incomplete |= len < extent.len;
+        extent.len = len;
     }
-    *extents = valid;
-}
-
-/// Whether the file cluster in which an extent begins is already mapped to another volume cluster by the previous
-/// extent.
-fn parts_cluster(before: &Extent, extent: &Extent, ratio: u64) -> bool {
-    let last = u64::from(before.len).saturating_sub(1);
-    let (logical, physical) = (before.logical.get() + last, before.physical.get() + last);
-    logical / ratio == extent.logical.get() / ratio && physical / ratio != extent.physical.get() / ratio
+    found.extents.retain(|extent| extent.len > 0);
+    Ok(found)
 }
 
 struct Reader<'a, 'w> {
@@ -183,17 +135,9 @@ impl Reader<'_, '_> {
 
     /// The extent, if it is valid by itself.
     fn valid(&self, mut extent: Extent) -> Option<Extent> {
-        let volume = self.work.volume();
-        let (logical, start, len) = (extent.logical.get(), extent.physical.get(), u64::from(extent.len));
-        let on_volume = volume.contains(start) && start.saturating_add(len) <= volume.geometry.blocks;
-        if len == 0 || !on_volume || logical + len > extent::MAX_BLOCKS {
-            return None;
-        }
-        if start % self.ratio != logical % self.ratio {
-            return None;
-        }
-        let walk = self.work.walk()?;
-        if beyond_limit(walk.ctx, &self.fields, FileBlock(logical + len - 1)).is_some() {
+        if !is_possible(self.work.walk()?.ctx, &self.fields, &extent)
+            || extent.physical.get() % self.ratio != extent.logical.get() % self.ratio
+        {
             return None;
         }
         if self.fields.is_directory() {
@@ -623,64 +567,4 @@ fn beneath_indirect(work: &Work<'_>, block: u32, level: u32, nodes: &mut usize, 
 /// The flags of a new file: extents where the volume has them.
 pub(super) fn new_file_flags(work: &Work<'_>) -> InodeFlags {
     if work.volume().features.incompat.contains(Incompat::EXTENT) { InodeFlags::EXTENTS } else { InodeFlags::empty() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn retained(list: &[(u64, u32)]) -> Vec<(u64, u32)> {
-        let physical = FsBlock(1000);
-        let extent = |&(logical, len)| Extent { logical: FileBlock(logical), physical, len, unwritten: false };
-        let mut extents: Vec<Extent> = list.iter().map(extent).collect();
-        ascending(&mut extents, &HashSet::new(), 1);
-        extents.iter().map(|e| (e.logical.get(), e.len)).collect()
-    }
-
-    #[test]
-    fn a_stray_extent_does_not_cost_the_one_that_contains_it() {
-        for stray in [(0, 1), (84, 2), (329, 1)] {
-            assert_eq!(retained(&[(0, 330), stray]), [(0, 330)]);
-            assert_eq!(retained(&[(0, 330), stray, (330, 5)]), [(0, 330), (330, 5)]);
-        }
-    }
-
-    #[test]
-    fn an_extent_beyond_its_node_does_not_cost_the_next() {
-        let extent =
-            |logical, len| Extent { logical: FileBlock(logical), physical: FsBlock(1000), len, unwritten: false };
-        let mut extents = vec![extent(160, 1), extent(164, 3), extent(166, 1), extent(168, 1)];
-        ascending(&mut extents, &HashSet::from([164]), 1);
-        assert_eq!(extents.iter().map(|e| e.logical.get()).collect::<Vec<_>>(), [160, 166, 168]);
-        let crossing = [160, 214, 116, 168, 170, 212, 216];
-        let mut extents: Vec<Extent> = crossing.into_iter().map(|logical| extent(logical, 1)).collect();
-        ascending(&mut extents, &HashSet::from([214]), 1);
-        assert_eq!(extents.iter().map(|e| e.logical.get()).collect::<Vec<_>>(), [160, 168, 170, 212, 216]);
-    }
-
-    #[test]
-    fn one_wrong_extent_costs_itself_alone() {
-        let valid = [(0, 4), (4, 1), (5, 5), (10, 10), (20, 2), (40, 3)];
-        assert_eq!(retained(&valid), valid);
-        for n in 0..valid.len() {
-            let mut without = valid.to_vec();
-            without.remove(n);
-            for (start, len) in [(262_150, valid[n].1), (valid[n].0, 3000)] {
-                let mut wrong = valid;
-                wrong[n] = (start, len);
-                let expected = match valid.len() - n {
-                    // nothing contradicts the last extent, and a single other one does not decide about a start
-                    1 => wrong.to_vec(),
-                    2 => wrong[..=n].to_vec(),
-                    _ => without.clone(),
-                };
-                assert_eq!(retained(&wrong), expected, "{n}: {start}, {len}");
-            }
-            if n > 0 {
-                let mut wrong = valid;
-                wrong[n].0 = valid[n - 1].0;
-                assert_eq!(retained(&wrong).len(), valid.len() - 1, "{n}: too low");
-            }
-        }
-    }
 }

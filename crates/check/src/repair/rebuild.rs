@@ -59,8 +59,8 @@ pub(super) fn find_lost(work: &Work<'_>) -> Result<Option<InodeNo>> {
     let Some(walk) = work.walk() else { return Ok(None) };
     let Some(root) = work.inode(InodeNo::ROOT)? else { return Ok(None) };
     let hashed = format_of(work, &root).is_some_and(|format| format.dir.hashed);
-    for block in maps::dense(work, InodeNo::ROOT, &root)?.0 {
-        let Some(bytes) = work.block(block)? else { continue };
+    for (n, block) in maps::dense(work, InodeNo::ROOT, &root)?.0.into_iter().enumerate() {
+        let Some(bytes) = directory_block(work, n, block)? else { continue };
         let named = entries::all(work, &bytes, hashed).into_iter().find(|named| named.name == LOST);
         if let Some(named) = named
             && let Some(record) = walk.ctx.inodes.get(named.inode)
@@ -71,6 +71,15 @@ pub(super) fn find_lost(work: &Work<'_>) -> Result<Option<InodeNo>> {
         }
     }
     Ok(None)
+}
+
+/// Block `n` of a directory; the entry "." in the first one has its right length.
+fn directory_block(work: &Work<'_>, n: usize, block: u64) -> Result<Option<Vec<u8>>> {
+    let mut bytes = work.block(block)?;
+    if let Some(bytes) = bytes.as_mut().filter(|_| n == 0) {
+        entries::correct_dot(bytes, work.volume().geometry.block_size);
+    }
+    Ok(bytes)
 }
 
 /// As [`rebuild`], for lost+found, which retains its size: mke2fs allocates its blocks in advance, so that a repair of
@@ -98,7 +107,7 @@ fn rebuild_retaining(
     let mut names = Vec::new();
     let mut parent = None;
     for (n, block) in blocks.iter().enumerate() {
-        let Some(bytes) = work.block(*block)? else { continue };
+        let Some(bytes) = directory_block(work, n, *block)? else { continue };
         let tail = work.leaf_tail(&bytes);
         let chain = bytes.get(..bytes.len() - tail).unwrap_or_default();
         for named in entries::all(work, chain, format.dir.hashed) {

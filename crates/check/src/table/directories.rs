@@ -177,6 +177,9 @@ macro_rules! directory_rows {
         0x020055 EntryLinksXattrInode Error stops by Directories
             "Entry '{name}' in directory {dir} refers to inode {inode}, which contains an attribute value."
             => "entry cleared." [];
+        0x0E0029 DotLengthWrong Error stops by Directories
+            "Entry '.' in directory {dir} has a length of {found} bytes, should be 12: '..' follows there."
+            => "length corrected." [];
     }
     in Connectivity {
         0x030001 RootMissing Error stops by Connections

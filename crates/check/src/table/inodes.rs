@@ -172,7 +172,7 @@ macro_rules! inode_rows {
             => "index corrected." [];
         0x01006e ExtentEndOutOfBounds Error stops by Inodes
             "Inode {inode}: extent at file block {file_block} (block {found}, {count} blocks) is outside its node's range."
-            => "extent removed." [];
+            => "extent removed from the node." [];
         0x01006f InlineDataFeatureMissing Error stops by Inodes
             "Inode {inode} has the inline data flag, but the superblock lacks the inline_data feature."
             => "feature and flag corrected." [];
@@ -245,6 +245,9 @@ macro_rules! inode_rows {
         0x0E0008 IndirectBlockForeign Error repairs by Inodes
             "Inode {inode}: indirect block {block} has a wrong owner or checksum."
             => "owner and checksum corrected." [];
+        0x0E002A ExtentTooLong Error stops by Inodes
+            "Inode {inode}: extent at file block {file_block} (block {found}, {count} blocks) overlaps the one after it."
+            => "extent shortened." [InodeBlockCountWrong];
     }
     in MultiplyClaimed {
         0x013001 FileSharesBlocks Error stops by Sharing

@@ -3,13 +3,14 @@
 
 use crate::repaired::{fix, only_marked, options};
 use blockdev::MemoryDevice;
+use damage::{Kind, damage};
 use extant_check::report::{Report, exit};
 use extant_check::table::Code;
 use extant_check::{Repair, check};
 use format::superblock::DiskSuperblock;
 use std::collections::BTreeMap;
 use std::path::Path;
-use testkit::oracle::e2fsck;
+use testkit::oracle::{debugfs, e2fsck};
 use testkit::tools::run;
 use testkit::{Image, need};
 use zerocopy::FromBytes;
@@ -343,6 +344,50 @@ fn what_a_repair_allocates_is_not_what_the_bitmaps_say_a_folder_has() {
 
 /// Neither its inode nor the copy of the inode's map in the superblock leads to a valid journal, so a repeated restore
 /// would not end.
+/// What remains of an extent that is only too long is the file's data, each block at its place.
+#[test]
+fn an_extent_that_is_too_long_is_shortened() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    for args in [EXT4, &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum"]] {
+        let image = volume(args);
+        let before = content(&image);
+        let device = MemoryDevice::from_vec(image.bytes());
+        let mut seeds = 0..64;
+        assert!(seeds.any(|seed| damage(&device, Kind::Problem(0x0E_002A), seed).is_ok()), "no file of three blocks");
+        let bytes = device.into_vec();
+        let codes: Vec<_> = look(&bytes).problems.iter().map(|problem| problem.code).collect();
+        assert_eq!(codes, [Code::ExtentTooLong], "{args:?}");
+        image.set_bytes(&bytes);
+        repair(&format!("{args:?}"), &image);
+        assert!(content(&image) == before, "{args:?}");
+    }
+}
+
+/// The extent that is reported is the one that is removed, not those after it.
+#[test]
+fn the_extent_that_goes_is_the_one_reported() {
+    if !need(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let image = volume(EXT4);
+    let path = "/dir/file_1";
+    let said = debugfs(image.path(), &format!("blocks {path}"));
+    let block: u32 = said.split_whitespace().find_map(|word| word.parse().ok()).expect("a block");
+    // one block each at file blocks 0, 7 instead of 1, and 2
+    let words = [0x0003_F30A, 4, 0, 0, 1, block, 7, 1, block + 1, 2, 1, block + 2];
+    let commands: Vec<_> = words.iter().enumerate().map(|(n, word)| format!("sif {path} block[{n}] {word}")).collect();
+    image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());
+    let problems = look(&image.bytes()).problems;
+    let found: Vec<_> = problems.iter().filter(|problem| problem.code == Code::ExtentsOutOfOrder).collect();
+    assert_eq!(found.iter().map(|problem| problem.file_block).collect::<Vec<_>>(), [Some(7)]);
+    repair("an extent moved", &image);
+    let said = debugfs(image.path(), &format!("blocks {path}"));
+    let has = |block: u32| said.split_whitespace().any(|word| word == block.to_string());
+    assert!(has(block) && !has(block + 1) && has(block + 2), "{said}");
+}
+
 #[test]
 fn a_journal_whose_extents_overlap_is_made_anew() {
     if !need(&["mke2fs", "debugfs", "e2fsck"]) {

@@ -38,8 +38,15 @@ fn dot() {
     assert_eq!(damaged(|b| b[8] = b'x'), set(&[FirstEntryNotDot]));
     assert_eq!(damaged(|b| b[9] = 1), set(&[DotNotTerminated]));
     assert_eq!(damaged(|b| put_u32(b, 0, 11)), set(&[DotInodeWrong, LinkCountWrong]));
-    // "." covers ".." too; the next entry is taken for ".."
-    let swallowed = damaged(|b| put_u16(b, 4, 12 + rec_len(b, 12) as u16 + rec_len(b, 24) as u16));
+    // ".." at byte 12 is certain, whatever the length of "." says
+    for len in [0, 8, 13, 16, 24, 40, 1024, 2048, u16::MAX] {
+        assert_eq!(damaged(|b| put_u16(b, 4, len)), set(&[DotLengthWrong]), "{len}");
+    }
+    // "." covers what was ".." too; the next entry is taken for ".."
+    let swallowed = damaged(|b| {
+        put_u16(b, 4, 12 + rec_len(b, 12) as u16 + rec_len(b, 24) as u16);
+        b[18] = 0;
+    });
     assert!(swallowed.is_superset(&set(&[DotEntryLarge, SecondEntryNotDotDot, DotDotWrong])), "{swallowed:?}");
 }
 

@@ -9,6 +9,7 @@ use format::superblock::Superblock;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use testkit::Image;
+use testkit::oracle::debugfs;
 
 fn set(codes: &[Code]) -> BTreeSet<Code> {
     codes.iter().copied().collect()
@@ -161,12 +162,51 @@ fn one_name_in_two_leaves() {
         assert!(volume.codes().contains(&HtreeMinimumHashWrong));
         volume.edit_checked(&dir, 0, |b| put_u32(b, ENTRIES + 16, hash | 1));
         assert_eq!(volume.codes_beyond_e2fsck(), set(&[EntryDuplicate]));
-        let device = Arc::new(MemoryDevice::from_vec(volume.bytes.clone()));
-        let as_device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
-        let options = Options { repair: Repair::All, ..Options::default() };
-        assert!(repair("volume", &as_device, &options, &(), None).expect("a volume").clean);
-        device.read(0, &mut volume.bytes).expect("memory");
+        repair_all(&mut volume);
         assert_eq!(volume.codes(), set(&[]));
+    }
+}
+
+/// Repairs the volume, which is then clean.
+fn repair_all(volume: &mut Volume) {
+    let device = Arc::new(MemoryDevice::from_vec(volume.bytes.clone()));
+    let as_device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
+    let options = Options { repair: Repair::All, ..Options::default() };
+    assert!(repair("volume", &as_device, &options, &(), None).expect("a volume").clean);
+    device.read(0, &mut volume.bytes).expect("memory");
+}
+
+/// By the format "." is 12 bytes long. A correct checksum does not make another length right.
+#[test]
+fn a_wrong_length_of_dot_costs_no_name() {
+    if !programs() {
+        return;
+    }
+    for args in [PLAIN, CHECKED] {
+        let (mut volume, indexed) = volume(args, 120, &["mkdir plain", "cd plain", "mkdir sub", "mknod pipe p"]);
+        let whole = volume.bytes.clone();
+        let names = |volume: &Volume, dir: &Dir| {
+            let said = debugfs(volume.image.path(), &format!("ls -p <{}>", dir.inode));
+            said.lines().map(str::to_owned).collect::<BTreeSet<_>>()
+        };
+        for dir in [indexed.clone(), volume.dir("/"), volume.dir("/plain")] {
+            let before = names(&volume, &dir);
+            for len in [0, 8, 16, 24, 1012, 1024, 4096] {
+                let said = format!("{args:?} {dir:?}: {len}");
+                volume.bytes.clone_from(&whole);
+                match args == CHECKED {
+                    true => volume.edit_checked(&dir, 0, |b| put_u16(b, 4, len)),
+                    false => volume.edit(&dir, 0, |b| put_u16(b, 4, len)),
+                }
+                let found = volume.codes();
+                // the checksum of a root is found by the lengths of its entries
+                let others = found.difference(&set(&[DotLengthWrong, HtreeRootChecksumWrong])).count();
+                assert!(found.contains(&DotLengthWrong) && others == 0, "{said}: {found:?}");
+                repair_all(&mut volume);
+                assert_eq!(volume.codes(), set(&[]), "{said}");
+                assert_eq!(names(&volume, &dir), before, "{said}");
+            }
+        }
     }
 }
 

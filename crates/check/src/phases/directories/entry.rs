@@ -13,8 +13,10 @@ use std::sync::atomic::Ordering;
 const MIN_REC_LEN: usize = 12;
 /// The shortest encrypted name in bytes: one cipher block.
 const MIN_ENCRYPTED: usize = 16;
+/// The length of the entry ".", in bytes; ".." begins behind it.
+pub(crate) const DOT_LEN: usize = 12;
 /// Maximum length of the record of "." that has no space for another entry.
-const DOT_REC_LEN: usize = 12 + MIN_REC_LEN;
+const DOT_REC_LEN: usize = DOT_LEN + MIN_REC_LEN;
 
 /// Maximum number of stored problems that depend on attributes yet to be read.
 const MAX_SUSPECTS: usize = 1 << 16;
@@ -32,12 +34,34 @@ pub(super) fn file_type(kind: FileKind) -> u8 {
     }
 }
 
+/// The stored length of the first entry of a directory's first block, where it is wrong: "." has 12 bytes by the format,
+/// so an entry ".." at byte 12 is certain, and all entries after it with it. A length that leads to another ".." is
+/// one of the valid lengths.
+pub(crate) fn wrong_dot_len(part: &[u8], block_size: u32) -> Option<usize> {
+    let len_at = |at: usize| {
+        let [_, _, _, _, r0, r1, ..] = *part.get(at..)?.first_chunk::<{ DirEntry::SIZE }>()?;
+        Some(decode_rec_len(u16::from_le_bytes([r0, r1]), block_size) as usize)
+    };
+    let is_dotdot = |at: usize| {
+        let name = part.get(at + DirEntry::SIZE..at + DirEntry::SIZE + 2);
+        let fits = |len: usize| len >= MIN_REC_LEN && len.is_multiple_of(4) && at + len <= part.len();
+        len_at(at).is_some_and(fits) && part.get(at + 6) == Some(&2) && name == Some(b"..")
+    };
+    let stored = len_at(0)?;
+    let other = stored >= MIN_REC_LEN && stored.is_multiple_of(4) && is_dotdot(stored);
+    (stored != DOT_LEN && is_dotdot(DOT_LEN) && !other).then_some(stored)
+}
+
 /// The entry at `offset` of a part of a block; `None` where it does not fit there.
 #[inline]
 pub(super) fn parse<'b>(part: &'b [u8], offset: usize, format: &DirFormat, role: EntryRole) -> Option<Entry<'b>> {
     let rest = part.get(offset..)?;
     let [i0, i1, i2, i3, r0, r1, name_len, file_type] = *rest.first_chunk::<{ DirEntry::SIZE }>()?;
-    let rec_len = decode_rec_len(u16::from_le_bytes([r0, r1]), format.block_size) as usize;
+    let wrong_len = if role == EntryRole::Dot { wrong_dot_len(rest, format.block_size) } else { None };
+    let rec_len = match wrong_len {
+        Some(_) => DOT_LEN,
+        None => decode_rec_len(u16::from_le_bytes([r0, r1]), format.block_size) as usize,
+    };
     if rec_len < MIN_REC_LEN || !rec_len.is_multiple_of(4) || rec_len < entry_len(name_len, false) {
         return None;
     }
@@ -48,7 +72,7 @@ pub(super) fn parse<'b>(part: &'b [u8], offset: usize, format: &DirFormat, role:
         return None;
     }
     let inode = InodeNo(u32::from_le_bytes([i0, i1, i2, i3]));
-    Some(Entry { inode, rec_len, name, file_type, terminator: record.get(end).copied() })
+    Some(Entry { inode, rec_len, wrong_len, name, file_type, terminator: record.get(end).copied() })
 }
 
 fn is_dot(name: &[u8]) -> bool {
@@ -125,6 +149,9 @@ impl Names<'_> {
         }
         if entry.inode != dir.inode && entry.inode.get() != 0 {
             self.ctx.report(problem(Code::DotInodeWrong).found(u64::from(entry.inode.get())));
+        }
+        if let Some(len) = entry.wrong_len {
+            self.ctx.report(problem(Code::DotLengthWrong).found(len as u64));
         }
         if entry.rec_len > DOT_REC_LEN {
             self.ctx.report(problem(Code::DotEntryLarge).found(entry.rec_len as u64));

@@ -8,12 +8,13 @@
 //!   on threads, and a block that two maps share is followed only once, so a walk of a map with a loop ends.
 
 use crate::context::Context;
+use crate::phases::inodes::extent_order::Order;
 use crate::phases::inodes::file_totals::{FileFields, Tally, beyond_limit};
 use crate::problem::Problem;
 use crate::scan::found::{DirRun, Edge, Found, LinkTarget, Node, NodeKind};
 use crate::scan::walk::Claimer;
 use crate::table::Code;
-use format::extent::{self, DiskExtent, RawNode};
+use format::extent::{self, DiskExtent, Extent, RawNode};
 use format::superblock::Geometry;
 use format::tail::Tailed;
 use format::{FileBlock, FsBlock, InodeNo, indirect};
@@ -157,24 +158,26 @@ impl Trees<'_> {
         found: &mut Found,
     ) {
         tally.has_leaves |= position.block.is_some();
-        let mut next = position.range.start;
         let mut last_cluster = None;
         let mut last_end = None;
         // extents next to the root's are all in the root; those next to a deeper leaf's may be in another leaf
         let edges = if position.block.is_some() { self.edges_of(extents) } else { Vec::new() };
         let inode = fields.inode;
         found.edges.extend(edges.iter().map(|&(logical, cluster)| Edge { inode, logical, cluster }));
-        for e in extents {
+        let lengths = self.valid_lengths(fields, extents, &position.range);
+        for (n, e) in extents.iter().enumerate() {
             let (logical, len) = (u64::from(e.ee_block.get()), u64::from(e.len()));
+            let valid = lengths.get(n).copied().unwrap_or(e.len());
             let start = e.start().get();
-            if let Some(code) = self.extent_problem(e, logical, next, position.range.end) {
+            if let Some(code) = self.extent_problem(e, valid, &position.range) {
                 tally.incomplete = true;
                 self.report_run(fields, code, position.block, FileBlock(logical), start, len);
-                // an extent that ends too far does not invalidate those that follow
-                next = if code == Code::ExtentEndOutOfBounds { next } else { next.max(logical + len) };
-                continue;
+                // one that is only too long remains in part
+                if code != Code::ExtentTooLong {
+                    continue;
+                }
             }
-            next = logical + len;
+            let len = len.min(u64::from(valid));
             let last = FileBlock(logical + len - 1);
             if let Some(code) = beyond_limit(self.ctx, fields, last) {
                 self.report_entry(fields, code, position.block, last, start);
@@ -209,21 +212,49 @@ impl Trees<'_> {
         }
     }
 
-    fn extent_problem(&self, e: &DiskExtent, logical: u64, next: u64, end: u64) -> Option<Code> {
-        let start = e.start().get();
-        if e.is_empty() {
-            Some(Code::ExtentLengthZero)
-        } else if !self.ctx.volume.contains(start) {
-            Some(Code::ExtentStartInvalid)
-        } else if start.saturating_add(u64::from(e.len())) > self.ctx.volume.geometry.blocks {
-            Some(Code::ExtentLengthInvalid)
-        } else if logical < next {
-            Some(Code::ExtentsOutOfOrder)
-        } else if logical + u64::from(e.len()) > end {
-            Some(Code::ExtentEndOutOfBounds)
-        } else {
-            None
+    /// The valid length of each extent of a leaf by the others; its own where it is impossible by itself. Empty where
+    /// none overlap.
+    fn valid_lengths(&self, fields: &FileFields, extents: &[DiskExtent], range: &Range<u64>) -> Vec<u32> {
+        let ascends = |(a, b): (&DiskExtent, &DiskExtent)| {
+            u64::from(a.ee_block.get()) + u64::from(a.len()) <= b.ee_block.get().into()
+        };
+        if extents.iter().zip(extents.iter().skip(1)).all(ascends) {
+            return Vec::new();
         }
+        let mut lengths: Vec<u32> = extents.iter().map(DiskExtent::len).collect();
+        let follower = (range.end < extent::MAX_BLOCKS).then_some(range.end);
+        let limit = follower.unwrap_or_else(|| fields.size.div_ceil(self.ctx.volume.geometry.block_size.into()));
+        let is_overrun = |extent: &Extent| extent.logical.get() + u64::from(extent.len) > limit;
+        let possible = |(n, e): (usize, &DiskExtent)| {
+            let extent = Extent::from(e);
+            let unwritten = extent.unwritten && !fields.is_directory();
+            is_possible(self.ctx, fields, &extent).then_some((n, Extent { unwritten, ..extent }))
+        };
+        let (places, possible): (Vec<usize>, Vec<Extent>) = extents.iter().enumerate().filter_map(possible).unzip();
+        // the repair moves blocks into their clusters
+        let valid = Order { follower, is_overrun, ratio: 1 }.lengths(&possible);
+        for (place, len) in places.into_iter().zip(valid) {
+            if let Some(length) = lengths.get_mut(place) {
+                *length = len;
+            }
+        }
+        lengths
+    }
+
+    /// The problem of an extent in a node for `range`, of which `valid` blocks remain beside the other extents.
+    fn extent_problem(&self, e: &DiskExtent, valid: u32, range: &Range<u64>) -> Option<Code> {
+        let (logical, len) = (u64::from(e.ee_block.get()), u64::from(e.len()));
+        impossible(self.ctx, &Extent::from(e)).or_else(|| {
+            if valid == 0 {
+                Some(Code::ExtentsOutOfOrder)
+            } else if u64::from(valid) < len {
+                Some(Code::ExtentTooLong)
+            } else if logical < range.start || logical + len > range.end {
+                Some(Code::ExtentEndOutOfBounds)
+            } else {
+                None
+            }
+        })
     }
 
     /// Under bigalloc: the clusters at both ends of a leaf that the adjacent leaves may share, each with its cluster
@@ -459,6 +490,28 @@ impl Trees<'_> {
             }
         });
     }
+}
+
+/// The problem of an extent by itself.
+fn impossible(ctx: &Context<'_>, extent: &Extent) -> Option<Code> {
+    let start = extent.physical.get();
+    if extent.len == 0 {
+        Some(Code::ExtentLengthZero)
+    } else if !ctx.volume.contains(start) {
+        Some(Code::ExtentStartInvalid)
+    } else if start.saturating_add(u64::from(extent.len)) > ctx.volume.geometry.blocks {
+        Some(Code::ExtentLengthInvalid)
+    } else {
+        None
+    }
+}
+
+/// Whether a file may have this extent.
+pub(crate) fn is_possible(ctx: &Context<'_>, fields: &FileFields, extent: &Extent) -> bool {
+    let end = extent.logical.get() + u64::from(extent.len);
+    impossible(ctx, extent).is_none()
+        && end <= extent::MAX_BLOCKS
+        && beyond_limit(ctx, fields, FileBlock(end - 1)).is_none()
 }
 
 /// Maximum depth of a tree that is read: a deeper one is not the result of a single error.
