@@ -28,7 +28,7 @@ pub(crate) struct Volume {
     pub(crate) untrusted: Vec<GroupNo>,
     /// Inodes without a name that are valid: those that were open when a snapshot was created.
     pub(crate) orphans: BTreeSet<InodeNo>,
-    /// Inodes on the orphan list or in the orphan file: they are to be deleted, or truncated to their size.
+    /// In a repair, inodes on the orphan list or in the orphan file: they are to be deleted, or truncated to their size.
     pub(crate) pending: BTreeSet<InodeNo>,
     /// Its space maps, where it has them instead of block bitmaps.
     pub(crate) space_maps: Option<space_maps::Recorded>,

@@ -16,7 +16,7 @@ mod orphans;
 pub(crate) mod resize_inode;
 mod space_map_layout;
 
-use crate::options::{Options, Refusal};
+use crate::options::{Options, Refusal, Repair};
 use crate::phases::quota;
 pub(crate) use crate::phases::superblock::accepted::geometry_of;
 use crate::phases::superblock::accepted::{
@@ -118,8 +118,8 @@ pub(crate) fn open(
     let mut in_file = BTreeSet::new();
     orphans::check_file(scanner, &volume, problems, &mut in_file);
     volume.pending.append(&mut in_file);
-    if orphans_stay {
-        // nothing truncates them
+    if options.repair == Repair::No {
+        // nothing truncates them: as with e2fsck, their blocks beyond the end are errors
         volume.pending.clear();
     }
     journal::check(scanner, &volume, problems);
