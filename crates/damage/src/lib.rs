@@ -79,6 +79,7 @@ pub const NOT_MADE: &[(u32, &str)] = &[
     (0x0E_0010, "the volume has no structures of that format"),
     (0x0E_0013, "the volume has no structures of that format"),
     (0x0E_001D, "it is found during a repair, which needs a full volume"),
+    (0x0E_002B, "it takes inline data and a value in another inode"),
     (0x0E_0025, "it is found during a repair, which needs a full volume"),
     (0x0E_001C, "it takes two inode tables that match a bitmap equally well"),
     (0x0E_0020, "the volume has no structures of that format"),

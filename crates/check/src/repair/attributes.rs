@@ -190,49 +190,72 @@ fn write(bytes: &mut [u8], at: usize, all: &[Attribute]) -> Option<()> {
 
 /// Drops the attributes of the inode whose value is in one of these inodes.
 pub(super) fn drop_values(work: &Work<'_>, inode: &mut InodeBuf, targets: &HashSet<u32>) -> Result<()> {
+    drop_those(work, inode, |a| targets.contains(&a.inum)).map(drop)
+}
+
+/// Drops attributes from the inode and its block; returns whether there was one.
+fn drop_those(work: &Work<'_>, inode: &mut InodeBuf, is_one: impl Fn(&Attribute) -> bool) -> Result<bool> {
+    let mut found = false;
     let area = inode.attribute_area_mut();
-    let retained = |all: Vec<Attribute>| all.into_iter().filter(|a| !targets.contains(&a.inum)).collect::<Vec<_>>();
+    let retained = |all: Vec<Attribute>| all.into_iter().filter(|a| !is_one(a)).collect::<Vec<_>>();
     if let Some((_, bytes)) = area.split_at_mut_checked(XattrIbodyHeader::SIZE)
         && let Some(all) = read(bytes, 0)
-        && all.iter().any(|a| targets.contains(&a.inum))
+        && all.iter().any(&is_one)
     {
+        found = true;
         let _ = write(bytes, 0, &retained(all));
     }
     let block = FsBlock(inode.raw().file_acl(true).get());
     if let Some(mut bytes) = work.block(block.get()).map(|b| b.filter(|_| block.get() != 0))?
         && let Some(all) = read(&bytes, XattrHeader::SIZE)
-        && all.iter().any(|a| targets.contains(&a.inum))
-        && write(&mut bytes, XattrHeader::SIZE, &retained(all)).is_some()
+        && all.iter().any(&is_one)
     {
-        set_checksum(work, block, &mut bytes);
-        work.put_block(block.get(), &bytes)?;
+        found = true;
+        if write(&mut bytes, XattrHeader::SIZE, &retained(all)).is_some() {
+            set_checksum(work, block, &mut bytes);
+            work.put_block(block.get(), &bytes)?;
+        }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Drops the attribute with this name and hash whose value is in another inode, from the inode or its block; returns
 /// whether there was one.
 pub(super) fn drop_hashed(work: &Work<'_>, inode: &mut InodeBuf, name: &[u8], hash: u64) -> Result<bool> {
-    let area = inode.raw().attribute_area();
-    let in_inode = XattrIbodyHeader::ref_from_prefix(area).ok().map(|(_, bytes)| bytes.to_vec());
-    let block = inode.raw().file_acl(true).get();
-    let in_block = work.block(block).map(|bytes| bytes.filter(|_| block != 0))?;
-    let areas = [in_inode.map(|bytes| (bytes, 0)), in_block.map(|bytes| (bytes, XattrHeader::SIZE))];
-    let all = areas.into_iter().flatten().filter_map(|(bytes, at)| read(&bytes, at)).flatten();
-    let is_it = |a: &Attribute| a.inum != 0 && u64::from(a.hash) == hash && title(a.index, &a.name) == name;
-    let targets: HashSet<u32> = all.filter(is_it).map(|a| a.inum).collect();
-    drop_values(work, inode, &targets)?;
-    Ok(!targets.is_empty())
+    // the inode may be the right value of another attribute
+    drop_those(work, inode, |a| a.inum != 0 && u64::from(a.hash) == hash && title(a.index, &a.name) == name)
 }
 
 /// Sets the size in the entries of an inode, or of its block, whose value of another size is in the inode `target`.
 pub(super) fn set_value_size(work: &Work<'_>, inode: &mut InodeBuf, target: u32, from: u32, to: u32) -> Result<()> {
+    edit_entries(work, inode, |entry| {
+        let is_it = (entry.e_value_inum.get(), entry.e_value_size.get()) == (target, from);
+        if is_it {
+            entry.e_value_size = to.into();
+        }
+        is_it
+    })
+}
+
+/// Clears the offsets in the entries of an inode, or of its block, whose value is in another inode.
+pub(super) fn clear_offsets(work: &Work<'_>, inode: &mut InodeBuf) -> Result<()> {
+    edit_entries(work, inode, |entry| {
+        let is_one = entry.e_value_inum.get() != 0 && entry.e_value_offs.get() != 0;
+        if is_one {
+            entry.e_value_offs = 0.into();
+        }
+        is_one
+    })
+}
+
+/// Changes the entries of an inode, and of its block; `edit` returns whether it changed one.
+fn edit_entries(work: &Work<'_>, inode: &mut InodeBuf, edit: impl Fn(&mut XattrEntry) -> bool) -> Result<()> {
     if let Some((_, bytes)) = inode.attribute_area_mut().split_at_mut_checked(XattrIbodyHeader::SIZE) {
-        set_size(bytes, 0, target, from, to);
+        edit_area(bytes, 0, &edit);
     }
     let block = FsBlock(inode.raw().file_acl(true).get());
     if let Some(mut bytes) = work.block(block.get()).map(|b| b.filter(|_| block.get() != 0))?
-        && set_size(&mut bytes, XattrHeader::SIZE, target, from, to)
+        && edit_area(&mut bytes, XattrHeader::SIZE, &edit)
     {
         set_checksum(work, block, &mut bytes);
         work.put_block(block.get(), &bytes)?;
@@ -240,18 +263,15 @@ pub(super) fn set_value_size(work: &Work<'_>, inode: &mut InodeBuf, target: u32,
     Ok(())
 }
 
-/// Sets the size in such entries from `at` on; returns whether there was one.
-fn set_size(bytes: &mut [u8], mut at: usize, target: u32, from: u32, to: u32) -> bool {
+/// Changes the entries from `at` on; returns whether one was changed.
+fn edit_area(bytes: &mut [u8], mut at: usize, edit: &impl Fn(&mut XattrEntry) -> bool) -> bool {
     let mut found = false;
     while bytes.get(at..at + 4).is_some_and(|start| start != [0; 4]) {
         let Some((entry, _)) = bytes.get_mut(at..).and_then(|rest| XattrEntry::mut_from_prefix(rest).ok()) else {
             break;
         };
         at += xattr::entry_len(entry.e_name_len);
-        if (entry.e_value_inum.get(), entry.e_value_size.get()) == (target, from) {
-            entry.e_value_size = to.into();
-            found = true;
-        }
+        found |= edit(entry);
     }
     found
 }

@@ -178,13 +178,13 @@ fn row<'a, 'w>(code: Code) -> Row<'a, 'w> {
         Code::InlineInodeHasExtentFlag => (Reading, STALE, Fix::By(Case::decide_map)),
         Code::InlineDataXattrMissing => (Reading, SAME, Fix::By(Case::inline_value)),
         Code::ExtraSizeWrong => (Reading, STALE, Fix::By(Case::extra_size)),
-        // also InodeXattrHashWrong of an entry in the inode's block, if the value is in another inode
         Code::InodeXattrNameLengthWrong
         | Code::InodeXattrValueSizeWrong
         | Code::InodeXattrHashWrong
         | Code::InodeXattrEntriesCollide => (Field, STALE, Fix::By(Case::attributes)),
         Code::XattrValueInodeWrong => (Field, STALE, Fix::By(Case::value_inode)),
         Code::XattrValueSizeWrong => (Reading, STALE, Fix::By(Case::value_size)),
+        Code::InodeXattrOffsetUnused => (Field, STALE, Fix::By(Case::value_offset)),
         Code::XattrValueInodeModeWrong => (Reading, STALE, Fix::Set(make_regular)),
         Code::XattrValueInodeFlagMissing => (Field, STALE, Fix::By(Case::value_inode_flag)),
         Code::XattrValueInodeFeatureMissing => (Feature, STALE, Fix::Feature(Incompat::EA_INODE)),
@@ -391,6 +391,8 @@ impl Case<'_, '_> {
         Ok(if moved { Verdict::Write } else { Verdict::Clear })
     }
 
+    /// Repairs attributes in the inode; a wrong hash may also be that of an entry in its block, if the value is in
+    /// another inode.
     fn attributes(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         let name = problem.name.as_deref().unwrap_or_default();
         if problem.code == Code::InodeXattrHashWrong
@@ -422,6 +424,11 @@ impl Case<'_, '_> {
     fn value_inode(&self, problem: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
         let targets: HashSet<u32> = value_of(problem).into_iter().collect();
         attributes::drop_values(self.work, inode, &targets)?;
+        Ok(Verdict::Write)
+    }
+
+    fn value_offset(&self, _: &Problem, inode: &mut InodeBuf) -> Result<Verdict> {
+        attributes::clear_offsets(self.work, inode)?;
         Ok(Verdict::Write)
     }
 

@@ -262,6 +262,9 @@ macro_rules! inode_rows {
         0x0E001E InlineLinkTooShort Error stops by Inodes
             "Symbolic link {inode} has the inline data flag, but its target of {found} bytes is in the inode without it."
             => "flag removed." [];
+        0x0E002B InodeXattrOffsetUnused Error stops by Inodes
+            "Inode {inode} has inline data, and its attribute {name} has the offset {found} and its value in another inode."
+            => "offset cleared." [];
         // found during a repair
         0x0E0025 BlocksRemovedForSpace Error stops by Sharing
             "Inode {inode}: there is no space to clone {count:multiply-claimed blocks}, and its block map had errors."

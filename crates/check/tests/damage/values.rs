@@ -73,7 +73,7 @@ fn a_wrong_hash_in_a_block_costs_that_attribute() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {
         return;
     }
-    let (image, _) = volume("ea_inode,^metadata_csum,^has_journal");
+    let (image, value_inodes) = volume("ea_inode,^metadata_csum,^has_journal");
     // until no space is left in the inode
     let folder = tempfile::tempdir().expect("a folder");
     let value = folder.path().join("value");
@@ -82,21 +82,55 @@ fn a_wrong_hash_in_a_block_costs_that_attribute() {
     let commands: Vec<String> = names.iter().map(|name| format!("ea_set -f {} a {name}", value.display())).collect();
     image.debugfs(&commands.iter().map(String::as_str).collect::<Vec<_>>());
     run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
-    let mut bytes = image.bytes();
+    let intact = image.bytes();
+    let mut bytes = intact.clone();
     let magic: Vec<usize> =
         (0..bytes.len()).step_by(1024).filter(|at| bytes[*at..].starts_with(&[0, 0, 2, 0xEA])).collect();
     let [block] = magic[..] else { panic!("attribute blocks at {magic:?}") };
-    bytes[block + 32 + 12] ^= 1;
     let length = usize::from(bytes[block + 32]);
     let gone = String::from_utf8_lossy(&bytes[block + 48..block + 48 + length]).into_owned();
+    // the hash is wrong, or the inode is that of another attribute's value
+    for (at, word) in [(12, 0x1234_5678), (4, value_inodes[0]), (4, value_inodes[1])] {
+        bytes.clone_from(&intact);
+        bytes[block + 32 + at..][..4].copy_from_slice(&word.to_le_bytes());
+        let scratch = Image::from_bytes(&[]);
+        let wrong = wrong_with(&bytes, &scratch);
+        assert!(wrong.is_none(), "{word}: {}", wrong.as_ref().map_or("", Wrong::text));
+        let left = testkit::oracle::debugfs(scratch.path(), "ea_list a");
+        let all = ["user.large", "user.second"].into_iter().chain(names.iter().map(String::as_str));
+        for name in all {
+            assert_eq!(left.contains(&format!("{name} (")), name != format!("user.{gone}"), "{word}, {name}: {left}");
+        }
+    }
+}
+
+/// With an unused offset in an entry, which the kernel ignores, e2fsck does not find inline data and truncates the file.
+#[test]
+fn an_unused_offset_costs_no_inline_data() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (value, small) = (folder.path().join("value"), folder.path().join("small"));
+    std::fs::write(&value, vec![b'v'; 1020]).expect("a file");
+    std::fs::write(&small, b"in the inode").expect("a file");
+    let commands = [format!("write {} a", small.display()), format!("ea_set -f {} a user.large", value.display())];
+    let args = ["-t", "ext4", "-b", "1024", "-I", "512", "-O", "inline_data,ea_inode,^metadata_csum,^has_journal"];
+    let image = Image::mke2fs(&args, 8 << 20).debugfs(&commands.each_ref().map(String::as_str)).build();
+    run("e2fsck", &["-fy".as_ref(), image.path().as_os_str()]);
+    let mut bytes = image.bytes();
+    let entry = bytes.windows(7).position(|w| w == [5, 1, 0, 0, 13, 0, 0]).expect("an entry of a name of five bytes");
+    assert_eq!(&bytes[entry + 16..entry + 21], b"large");
+    bytes[entry + 2] = 4;
+    image.set_bytes(&bytes);
+    assert!(!testkit::oracle::e2fsck(image.path()).clean);
+    assert!(fix(&mut bytes, Repair::No).expect("a check").errors > 0);
     let scratch = Image::from_bytes(&[]);
     let wrong = wrong_with(&bytes, &scratch);
     assert!(wrong.is_none(), "{}", wrong.as_ref().map_or("", Wrong::text));
     let left = testkit::oracle::debugfs(scratch.path(), "ea_list a");
-    let all = ["user.large", "user.second"].into_iter().chain(names.iter().map(String::as_str));
-    for name in all {
-        assert_eq!(left.contains(&format!("{name} (")), name != format!("user.{gone}"), "{name}: {left}");
-    }
+    assert!(left.contains("user.large (1020)"), "{left}");
+    assert!(testkit::oracle::debugfs(scratch.path(), "cat a").contains("in the inode"));
 }
 
 /// The size of a value's inode is restored from the entries that refer to it: no attribute is lost.

@@ -194,11 +194,6 @@ impl<'a> Area<'a, '_> {
             at += xattr::entry_len(entry.e_name_len);
             let size = entry.e_value_size.get() as usize;
             if entry.e_value_inum.get() != 0 {
-                // an empty value has no inode
-                if size == 0 {
-                    let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
-                    self.report_with(code, |problem| problem.name(title(entry.e_name_index, name)).found(0));
-                }
                 self.found_value(entry, name);
                 elsewhere += (size as u64).div_ceil(cluster);
                 continue;
@@ -270,7 +265,19 @@ impl<'a> Area<'a, '_> {
         valid
     }
 
+    /// Checks and records an entry with its value in another inode.
     fn found_value(&self, entry: &XattrEntry, name: &[u8]) {
+        // an empty value has no inode
+        if entry.e_value_size.get() == 0 {
+            let code = self.either(Code::InodeXattrValueSizeWrong, Code::XattrValueBad);
+            self.report_with(code, |problem| problem.name(title(entry.e_name_index, name)).found(0));
+        }
+        // the kernel ignores it, but with it e2fsck does not find inline data and truncates the file
+        if self.strict && self.block.is_none() && entry.e_value_offs.get() != 0 {
+            self.report_with(Code::InodeXattrOffsetUnused, |problem| {
+                problem.name(title(entry.e_name_index, name)).found(entry.e_value_offs.get().into())
+            });
+        }
         let value = ValueRef {
             target: InodeNo(entry.e_value_inum.get()),
             owner: self.owner,
