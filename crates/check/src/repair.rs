@@ -497,7 +497,8 @@ impl Iterations<'_> {
         if problems.iter().any(|p| p.code.severity() == Severity::Fatal && p.code.fixer() == Fixer::None) {
             return Ok(Step::Done);
         }
-        if let Some(stopping) = problems.iter().find(|p| self.needs_decision(p))
+        let stopping = problems.iter().find(|p| self.needs_decision(p));
+        if let Some(stopping) = stopping.or_else(|| self.wrong_resize_inode(problems))
             && self.mode == Repair::Safe
         {
             self.stopped = Some(stopping.clone());

@@ -605,8 +605,9 @@ impl InodeCheck<'_> {
             let words = words(&raw.disk.i_block);
             trees.indirect_root(&fields, &words, &mut tally, &mut harvest.found);
             let depth = words.iter().skip(12).rposition(|w| *w != 0).map_or(0, |n| n + 1);
-            // a target has one block, whatever else the map contains
-            long_link = kind == Some(FileKind::Symlink) && depth > 0;
+            // a target has one block, whatever else the map contains; an impossible number is removed
+            let leads_on = words.iter().skip(12).any(|w| *w != 0 && volume.contains(u64::from(*w)));
+            long_link = kind == Some(FileKind::Symlink) && leads_on;
             if matches!(self.role(inode), Role::Ordinary | Role::Root)
                 && let Some(depth) = harvest.counts.indirect_depths.get_mut(depth)
             {

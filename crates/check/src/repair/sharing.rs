@@ -2,7 +2,7 @@
 //!
 //! The owners move to their copies one after the other, and the last one retains the block; file system metadata never
 //! moves, and the bad blocks inode retains its blocks. The first ones are those that are probably wrong: files with a
-//! damaged map, then those that share most blocks; the root, lost+found and reserved inodes are the last. Linear in the claims and in the multiply-claimed
+//! damaged map, then those that share most blocks; reserved inodes precede them, the root and lost+found follow. Linear in the claims and in the multiply-claimed
 //! clusters, however long the claims are: a count for each cluster has the number of remaining owners. The copies of a
 //! file are read and written by runs, once its map is known.
 //!
@@ -29,7 +29,7 @@ use format::extent::Extent;
 use format::inode::{InodeBuf, InodeFlags};
 use format::{FileBlock, FsBlock, InodeNo};
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Maximum number of times that the clusters of the volume are allocated for files that are cleared after all.
@@ -67,6 +67,18 @@ pub(super) fn repair(work: &Work<'_>) -> Result<()> {
     move_attributes(work, &attributes)
 }
 
+/// The order in which inodes move to copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// The journal, the resize inode and other reserved inodes.
+    CanBeMadeAgain,
+    /// A file whose map is damaged.
+    Damaged,
+    File,
+    /// The root and lost+found.
+    FilesDependOnIt,
+}
+
 /// The inodes with multiply-claimed blocks, those that are probably wrong first.
 fn in_order(work: &Work<'_>, sharing: &Sharing) -> Vec<InodeNo> {
     let mut inodes: Vec<InodeNo> = sharing.records.iter().map(|record| record.inode).collect();
@@ -74,10 +86,15 @@ fn in_order(work: &Work<'_>, sharing: &Sharing) -> Vec<InodeNo> {
     inodes.retain(|inode| inode.get() != 0);
     let first = work.volume().geometry.first_inode;
     inodes.sort_by_cached_key(|number| {
-        // lost+found is the first inode that is not reserved
-        let is_system = number.get() <= first;
+        let rank = match number.get() {
+            // lost+found is the first inode that is not reserved
+            n if *number == InodeNo::ROOT || n == first => Rank::FilesDependOnIt,
+            n if n < first => Rank::CanBeMadeAgain,
+            _ if work.has_damaged_map(*number) => Rank::Damaged,
+            _ => Rank::File,
+        };
         let shared: usize = sharing.places_of(*number).map(|places| places.len()).sum();
-        (is_system, !work.has_damaged_map(*number), Reverse(shared), *number)
+        (rank, Reverse(shared), *number)
     });
     inodes
 }
@@ -305,7 +322,7 @@ impl Clones<'_, '_> {
         Ok(trimmed)
     }
 
-    /// Removes extents with shared blocks, those with most of them first.
+    /// Shortens extents with shared blocks to what is before these, extents with most of them first.
     fn trim_extents(&mut self, number: InodeNo, inode: &mut InodeBuf, missing: &mut u64) -> Result<()> {
         let found = maps::read_extents(self.work, number, inode)?;
         let own = maps::exclusive(self.work, &found.nodes);
@@ -315,17 +332,16 @@ impl Clones<'_, '_> {
             let shared = found.extents.get(*n).map_or(0, |extent| self.shared_places(blocks(extent)).count());
             (Reverse(shared), *n)
         });
-        let mut removed = HashSet::new();
+        let mut left = found.extents.clone();
         for n in order {
-            if let Some(extent) = found.extents.get(n)
+            if let Some(extent) = left.get_mut(n)
                 && *missing > 0
                 && self.release_shared(blocks(extent), missing)
             {
-                removed.insert(n);
+                extent.len = self.singly_claimed(extent.physical.get(), extent.len);
             }
         }
-        let left: Vec<Extent> =
-            found.extents.iter().enumerate().filter(|(n, _)| !removed.contains(n)).map(|(_, extent)| *extent).collect();
+        left.retain(|extent| extent.len > 0);
         // fewer extents need no further node
         maps::write_extents(self.work, number, inode, &left, &own).map(drop)
     }

@@ -22,6 +22,13 @@ impl Iterations<'_> {
         }
     }
 
+    /// The resize inode, where it is wrong: what else is repaired could depend on the blocks that it claims.
+    pub(super) fn wrong_resize_inode<'p>(&self, problems: &'p [Problem]) -> Option<&'p Problem> {
+        let replays = problems.iter().any(|p| p.code.fixer() == Fixer::Replay && self.may_fix(p));
+        let stops = self.problem_settings.preen(Code::ResizeInodeBad) == Preen::Stops;
+        problems.iter().find(|p| p.code == Code::ResizeInodeBad && stops && !replays)
+    }
+
     /// The first of these problems at which `-p` stops. An unattached inode that is empty is cleared, before it would
     /// be connected.
     pub(super) fn stopping_among<'p>(&self, problems: &[&'p Problem]) -> Option<&'p Problem> {
@@ -35,7 +42,9 @@ impl Iterations<'_> {
     /// Whether errors are left after the repair.
     pub(super) fn leaves_errors(&self, report: &Report) -> bool {
         // a volume with a log that the administrator must decide on cannot be mounted
-        let undecided = self.stopped.as_ref().is_some_and(|p| p.code == Code::JournalRecoveryFlagMissing);
+        let undecided = self.stopped.as_ref();
+        let undecided =
+            undecided.is_some_and(|p| matches!(p.code, Code::JournalRecoveryFlagMissing | Code::ResizeInodeBad));
         !report.clean || self.mode == Repair::Safe && undecided
     }
 

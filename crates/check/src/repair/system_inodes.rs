@@ -65,7 +65,8 @@ pub(super) fn make_resize_inode(work: &Work<'_>) -> Result<()> {
     if !work.volume().features.compat.contains(Compat::RESIZE_INODE) || reserved == 0 {
         return work.wipe_inode(InodeNo::RESIZE);
     }
-    let Some(double) = work.allocate() else { return Ok(()) };
+    // without its present map, which may be wrong, there may be space
+    let Some(double) = work.allocate() else { return work.wipe_inode(InodeNo::RESIZE) };
     let per_block = geometry.indirect().per_block();
     let first = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
     let mut ring = vec![0; work.block_size()];

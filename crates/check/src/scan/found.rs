@@ -2,6 +2,10 @@
 
 use format::InodeNo;
 
+/// The first block of a file that may be below its doubly indirect block: 12 are direct, and an indirect block lists at
+/// least 256.
+const BELOW_DOUBLE: u32 = 12 + 256;
+
 /// The kind of a tree block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NodeKind {
@@ -27,10 +31,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Whether it is an indirect block of the resize inode that is itself a descriptor block reserved for growth: these
+    /// Whether it is an indirect block below the doubly indirect one of the resize inode that is itself a descriptor block reserved for growth: these
     /// belong to the groups, not to inode 7, which lists them.
     pub(crate) fn is_growth_copy(&self) -> bool {
-        self.inode == InodeNo::RESIZE && self.kind == NodeKind::Indirect(1)
+        self.inode == InodeNo::RESIZE && self.kind == NodeKind::Indirect(1) && self.first >= BELOW_DOUBLE
     }
 }
 

@@ -260,3 +260,21 @@ fn an_empty_file_with_attributes_is_connected() {
         assert_eq!(connected, 2 - usize::from(plain_is_cleared), "{features}: {:?}", report.problems);
     }
 }
+
+/// An impossible number behind the block of a target costs the number alone.
+#[test]
+fn an_impossible_number_does_not_cost_a_link() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let target = "folder/".repeat(14);
+    for word in ["IND", "DIND", "TIND"] {
+        let image = Image::mke2fs(&["-t", "ext2", "-b", "1024"], 4 << 20).build();
+        image.debugfs(&[&format!("symlink link {target}"), &format!("sif link block[{word}] 99999999")]);
+        let scratch = Image::from_bytes(&[]);
+        let wrong = wrong_with(&image.bytes(), &scratch);
+        assert!(wrong.is_none(), "{word}: {}", wrong.as_ref().map_or("", Wrong::text));
+        let left = testkit::oracle::debugfs(scratch.path(), "cat link");
+        assert!(left.contains(&target), "{word}: {left}");
+    }
+}

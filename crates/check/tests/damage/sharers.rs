@@ -331,6 +331,21 @@ fn on_a_full_volume_a_wrong_number_costs_no_other_file() {
             repairs_without_loss(&image, &files, &[owner], &format!("word {word} of {owner} leads to {target}"));
         }
     }
+    // the resize inode is made again
+    for word in ["0", "IND", "DIND", "TIND"] {
+        for target in ["a", "b", "fill", "<2>", "<11>"] {
+            let (image, files) = full_image("ext2");
+            let block = block_of(&image, target, 0);
+            image.debugfs(&[&format!("sif <7> block[{word}] {block}")]);
+            repairs_without_loss(&image, &files, &[], &format!("word {word} of the resize inode leads to {target}"));
+        }
+    }
+    // the root's extent is too long, also if it seems to be unwritten
+    for length in [6, 0x8006] {
+        let (image, files) = full_image("ext4");
+        image.debugfs(&[&format!("sif <2> block[4] {length}")]);
+        repairs_without_loss(&image, &files, &[], &format!("the extent of the root has {length:#x} blocks"));
+    }
     for (owner, length) in [("a", 40), ("c", 4), ("a", 1500), ("d", 300)] {
         let (image, files) = full_image("ext4");
         image.debugfs(&[&format!("sif {owner} block[4] {length}")]);
