@@ -37,7 +37,14 @@ pub(crate) fn serve(image: &Path) -> Served {
 /// Mounts the volume in an image file for writing, with further `options`.
 pub(crate) fn serve_writable(image: &Path, options: &str) -> Served {
     let access = blockdev::OpenOptions { write: true, ..blockdev::OpenOptions::default() };
-    let device = FileDevice::open(image, access).expect("opening an image");
+    let begin = std::time::Instant::now();
+    let device = loop {
+        match FileDevice::open(image, access) {
+            // a program that another test starts at this moment has the file of an ended session open until its exec
+            Err(_) if begin.elapsed().as_secs() < 10 => std::thread::sleep(std::time::Duration::from_millis(10)),
+            opened => break opened.expect("opening an image"),
+        }
+    };
     serve_with(Arc::new(device), Some(image), &format!("rw,{options}")).expect("opening a volume")
 }
 
