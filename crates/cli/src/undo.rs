@@ -39,7 +39,7 @@ impl Undo {
         let bytes = check::undo(&self.file, &*device).map_err(|e| self.failure(e))?;
         let mut out = stdout()?;
         let name = check::render::escape(self.device.as_bytes());
-        writeln!(out, "{name}: restored {}; the volume is as before the repair", human(bytes))?;
+        writeln!(out, "{name}: restored {}; the blocks that the repair changed are as before it", human(bytes))?;
         out.flush()?;
         Ok(0)
     }
