@@ -270,6 +270,11 @@ pub(crate) const RECIPES: &[(u32, Recipe)] = &[
         need(v.has_ro(RoCompat::EXTRA_ISIZE), "the volume's inodes have no extra fields")?;
         v.superblock(|sb| sb.s_want_extra_isize = 4001.into())
     }),
+    (0x0E_002C, |v| v.superblock(|sb| sb.s_def_hash_version = 119)),
+    (0x0E_002D, |v| {
+        need(v.has_compat(Compat::HAS_JOURNAL), "the volume has no journal")?;
+        v.superblock(|sb| sb.s_journal_dev = 0x805.into())
+    }),
     (0x00_004F, |v| v.superblock(|sb| sb.s_usr_quota_inum = 9.into())),
     (0x00_0051, |v| {
         need(v.has_compat(Compat::RESIZE_INODE), "the volume has no resize inode")?;

@@ -46,6 +46,9 @@ const BACKUP_GROUPS: [u32; 10] = [1, 3, 5, 7, 9, 25, 27, 49, 81, 125];
 /// Bytes that are searched for copies in other locations: the end of the first full-size group with blocks of up to 4
 /// KiB.
 const SEARCHED: u64 = (128 << 20) + (64 << 10);
+/// The last `s_def_hash_version` that the kernel accepts on every volume: 0 to 5 are three functions, signed and
+/// unsigned. The next one is for names that are both encrypted and case-insensitive.
+const LAST_HASH: u8 = 5;
 /// Maximum number of copies found by this search that are tried.
 const FOUND: usize = 16;
 /// Maximum number of layouts in these copies at whose locations others are searched for.
@@ -582,6 +585,9 @@ fn check_superblock(volume: &Volume, problems: &Problems) {
     report(flags.contains(Flags::TEST_FILESYS), Problem::new(Code::TestFlagSet));
     let hashes = compat.contains(Compat::DIR_INDEX) && !flags.intersects(Flags::SIGNED_HASH | Flags::UNSIGNED_HASH);
     report(hashes, Problem::new(Code::DirectoryHashSignUnknown));
+    let hash = disk.s_def_hash_version;
+    let both = incompat.contains(Incompat::CASEFOLD | Incompat::ENCRYPT);
+    report(hash > LAST_HASH + u8::from(both), Problem::new(Code::DefaultHashInvalid).found(hash.into()));
 
     if ro_compat.contains(RoCompat::EXTRA_ISIZE) {
         let space = geometry.inode_size - 128;

@@ -124,6 +124,8 @@ fn field(work: &Work<'_>, code: Code, sb: &mut DiskSuperblock) {
         Code::ChecksumSeedWithoutChecksums => incompat(sb, Incompat::empty(), Incompat::CSUM_SEED),
         Code::TestFlagSet => sb.s_flags = (sb.s_flags.get() & !Flags::TEST_FILESYS.bits()).into(),
         Code::DirectoryHashSignUnknown => sb.s_flags = (sb.s_flags.get() | Flags::SIGNED_HASH.bits()).into(),
+        Code::DefaultHashInvalid => sb.s_def_hash_version = 1,
+        Code::JournalDeviceBesideInode => sb.s_journal_dev = 0.into(),
         Code::MinExtraSizeWrong => sb.s_min_extra_isize = extra.into(),
         Code::WantExtraSizeWrong => sb.s_want_extra_isize = extra.into(),
         Code::LargeFileFeatureMissing => ro_compat(sb, RoCompat::LARGE_FILE, RoCompat::empty()),

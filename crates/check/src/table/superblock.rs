@@ -169,6 +169,13 @@ macro_rules! superblock_rows {
         0x00004b ChecksumSeedWithoutChecksums Advice repairs by Superblock
             "Superblock: metadata_csum_seed is set, but not metadata_csum."
             => "metadata_csum_seed cleared." [];
+        // seen: the kernel refuses these two, e2fsck accepts them
+        0x0E002C DefaultHashInvalid Unmountable repairs by Superblock
+            "Superblock: default hash version {found} is invalid."
+            => "set to half_md4." [];
+        0x0E002D JournalDeviceBesideInode Unmountable stops by Superblock
+            "Superblock: there is a journal in inode {inode}, and a journal device {found:x}, too."
+            => "device number cleared." [];
         // seen: f_sb_extra_isize exits 0, with this and the next
         0x00004d MinExtraSizeWrong Unmountable stops by Superblock
             "Superblock: min_extra_isize {found} is invalid."

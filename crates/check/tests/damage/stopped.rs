@@ -73,6 +73,8 @@ fn a_volume_that_cannot_be_mounted_is_not_clean() {
         (Code::FirstMetaGroupTooLarge, false),
         (Code::MinExtraSizeWrong, false),
         (Code::WantExtraSizeWrong, false),
+        (Code::DefaultHashInvalid, true),
+        (Code::JournalDeviceBesideInode, false),
         (Code::GroupChecksumWrong, true),
     ];
     for args in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext2", "-b", "1024", "-I", "128"]] {

@@ -38,6 +38,10 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     let Some(FoundJournal { number, file, bytes, from_copy }) = find(scanner, volume, inode) else {
         return problems.report(Problem::new(Code::JournalInodeBad).inode(inode));
     };
+    if has_journal && disk.s_journal_dev.get() != 0 {
+        let problem = Problem::new(Code::JournalDeviceBesideInode).inode(inode);
+        problems.report(problem.found(disk.s_journal_dev.get().into()));
+    }
     if number != inode {
         problems.report(Problem::new(Code::JournalInodeElsewhere).inode(number).found(inode.get().into()));
     }
