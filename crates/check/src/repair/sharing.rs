@@ -2,17 +2,17 @@
 //!
 //! The owners move to their copies one after the other, and the last one retains the block; file system metadata never
 //! moves, and the bad blocks inode retains its blocks. The first ones are those that are probably wrong: files with a
-//! damaged map, then those that share most blocks; reserved inodes precede them, the root and lost+found follow. Linear in the claims and in the multiply-claimed
-//! clusters, however long the claims are: a count for each cluster has the number of remaining owners. The copies of a
-//! file are read and written by runs, once its map is known.
+//! damaged map, then those that share most blocks; reserved inodes precede them, the root and lost+found follow. Linear
+//! in the claims and in the multiply-claimed clusters, however long the claims are: a count for each cluster has the
+//! number of remaining owners. The copies of a file are read and written by runs, once its map is known.
 //!
-//! A number that leads to a block of another owner which is no attribute block or no indirect block, is removed.
+//! A number that leads to a block of another owner which is no attribute block or no indirect block is removed.
 //!
 //! Where there is no space for all copies, files with a damaged map first lose the parts of it that lead to blocks of
-//! others. A file for whose copies there is still no space is cleared, as e2fsck does, but never the root. Its claims do not count for the files after it,
-//! so they do not need copies because of it. A journal for whose copies there is no space is discarded instead, as a new
-//! one can be made. The blocks of a cleared file are not used before the next check: where the volume has no space for
-//! a redo log, blocks in use must not be overwritten by copies.
+//! others. A file for whose copies there is still no space is cleared, as e2fsck does, but never the root. Its claims do
+//! not count for the files after it, so they do not need copies because of it. A journal for whose copies there is no
+//! space is discarded instead, as a new one can be made. The blocks of a cleared file are not used before the next
+//! check: where the volume has no space for a redo log, blocks in use must not be overwritten by copies.
 
 use super::attributes;
 use super::clusters::push;
@@ -289,7 +289,10 @@ impl Clones<'_, '_> {
     /// there is. Returns whether any was removed: the next check finds what is still shared then.
     fn trim_damaged(&mut self, inodes: &[InodeNo]) -> Result<bool> {
         let work = self.work;
-        let damaged: Vec<InodeNo> = inodes.iter().copied().filter(|number| work.has_damaged_map(*number)).collect();
+        // bad blocks remain listed, and the resize inode is made again
+        let is_file = |number: InodeNo| ![InodeNo::BAD_BLOCKS, InodeNo::RESIZE].contains(&number);
+        let damaged = inodes.iter().copied().filter(|number| is_file(*number) && work.has_damaged_map(*number));
+        let damaged: Vec<InodeNo> = damaged.collect();
         if damaged.is_empty() {
             return Ok(false);
         }
