@@ -141,16 +141,32 @@ impl FileDevice {
         outcome.map_err(|source| Error::Open { device: path.display().to_string(), source: with_reason(source) })
     }
 
+    /// The device of a regular file that the caller has just created at `path` and opened for reading and writing; locked
+    /// as with [`OpenOptions::write`]. Whatever `path` names by now, it is that file.
+    ///
+    /// # Errors
+    /// [`Error::Open`]: in use.
+    pub fn of_new_file(file: File, path: impl AsRef<Path>) -> Result<Self> {
+        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        Self::of_file(file, options)
+            .map_err(|source| Error::Open { device: path.as_ref().display().to_string(), source: with_reason(source) })
+    }
+
     fn open_file(path: &Path, options: OpenOptions) -> io::Result<Self> {
         // checked before it is opened: opening a named pipe would wait for its other end
         let block_device = is_block_device(&fs::metadata(path)?)?;
         let mut flags = OFlags::CLOEXEC | if options.write { OFlags::RDWR } else { OFlags::RDONLY };
         flags.set(OFlags::DIRECT, options.direct);
         flags.set(OFlags::EXCL, options.write && block_device && !options.mounted);
-        let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
+        let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
             Errno::INVAL if options.direct => unsupported("its file system does not support direct I/O"),
             e => e.into(),
         })?);
+        Self::of_file(file, options)
+    }
+
+    /// `file`: opened according to the options.
+    fn of_file(mut file: File, options: OpenOptions) -> io::Result<Self> {
         if options.planned {
             // advice only: without it, reads are still correct
             let _ = fadvise(&file, 0, None, Advice::Random);

@@ -7,7 +7,7 @@ use crate::info::free_blocks;
 use crate::output::{human, print_json_object, stdout};
 use crate::progress::{Bar, Unit, on_terminal};
 use crate::source::{for_writing, not_written};
-use blockdev::{BlockDevice, OpenOptions};
+use blockdev::{BlockDevice, FileDevice, OpenOptions};
 use check::render::escape;
 use clap::Args;
 use fs::mkfs::{Kind, MkfsOptions, VolumeImage};
@@ -220,12 +220,15 @@ impl Mkfs {
         // an unreadable source must not cost the content of the device
         let from = self.from.as_deref().map(|from| Contents::open(from, self.device.as_ref())).transpose()?;
         let mut unfinished = None;
-        let image =
-            if self.dry_run { self.plan(&options) } else { self.make(&options, from.is_some(), &mut unfinished) };
-        let filled = image.and_then(|image| {
-            let filled = from.map(|from| self.fill_from(from, &options, unfinished.is_some())).transpose()?;
-            Ok((image, filled))
-        });
+        let filled = if self.dry_run {
+            self.plan(&options).map(|image| (image, None))
+        } else {
+            self.make(&options, from.is_some(), &mut unfinished).and_then(|(image, device)| {
+                let is_new = unfinished.is_some();
+                let filled = from.map(|from| self.fill_from(from, device, &options, is_new)).transpose()?;
+                Ok((image, filled))
+            })
+        };
         // from here on a signal ends the process only
         let created = unfinished.map(Cleanup::end);
         let (image, filled) = match filled {
@@ -378,8 +381,8 @@ impl Mkfs {
     }
 
     /// Creates the volume; sets `unfinished` when the file itself was created. `fills`: files are copied into it
-    /// afterwards.
-    fn make(&self, options: &MkfsOptions, fills: bool, unfinished: &mut Option<Cleanup>) -> Result<VolumeImage> {
+    /// afterwards, through the returned device, which remains locked: the path may name another file by then.
+    fn make(&self, options: &MkfsOptions, fills: bool, unfinished: &mut Option<Cleanup>) -> Result<Made> {
         let image = |len, sector| {
             let image = self.image(len, sector, options)?;
             match fs::unwritable(&image.features()).filter(|_| fills) {
@@ -394,9 +397,9 @@ impl Mkfs {
                 let file = cleanup.create().map_err(|e| self.failure(e))?;
                 *unfinished = Some(cleanup);
                 file.set_len(len).map_err(|e| self.failure(e))?;
-                drop(file);
-                self.write(&self.open()?, &image)?;
-                Ok(image)
+                let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::of_new_file(file, &self.device)?);
+                self.write(&device, &image)?;
+                Ok((image, device))
             }
             None if self.is_missing() => Err(self.without_size()),
             len => {
@@ -417,7 +420,7 @@ impl Mkfs {
                 }
                 let image = image(device.geometry().len, device.geometry().sector)?;
                 self.write(&device, &image)?;
-                Ok(image)
+                Ok((image, device))
             }
         }
     }
@@ -436,7 +439,13 @@ impl Mkfs {
 
     /// Fills the new volume. The root gets the attributes of the directory, or of the archive's entry for it; a
     /// specified owner takes precedence. A signal ends the copy; with `is_new` it already ends the process.
-    fn fill_from(&self, from: Contents<'_>, options: &MkfsOptions, is_new: bool) -> Result<Filled> {
+    fn fill_from(
+        &self,
+        from: Contents<'_>,
+        device: Arc<dyn BlockDevice>,
+        options: &MkfsOptions,
+        is_new: bool,
+    ) -> Result<Filled> {
         let interrupted = if is_new { Arc::default() } else { on_signals()? };
         let time = options.time;
         let write = WriteOptions {
@@ -448,7 +457,7 @@ impl Mkfs {
             ..WriteOptions::default()
         };
         let open = fs::OpenOptions { write: Some(write), ..fs::OpenOptions::default() };
-        let volume = Volume::open(self.open()?, &open).map_err(|e| self.failure(e))?;
+        let volume = Volume::open(device, &open).map_err(|e| self.failure(e))?;
         let waits = Arc::clone(&interrupted);
         let mut filler = Filler::new(&volume, &self.device, true, interrupted);
         let outcome = match from {
@@ -557,6 +566,9 @@ impl Mkfs {
         }))
     }
 }
+
+/// A volume that was made, and its device.
+type Made = (VolumeImage, Arc<dyn BlockDevice>);
 
 /// The outcome of `-d`.
 struct Filled {

@@ -66,10 +66,10 @@ impl Cleanup {
         Ok(Self { file, handle, thread: Some(thread) })
     }
 
-    /// Creates the file, which must not exist.
+    /// Creates the file, which must not exist, for reading and writing.
     pub(super) fn create(&self) -> io::Result<File> {
         let mut identity = self.file.identity.lock();
-        let file = File::create_new(&self.file.path)?;
+        let file = File::options().read(true).write(true).create_new(true).open(&self.file.path)?;
         let created = file.metadata()?;
         *identity = Some((created.dev(), created.ino()));
         Ok(file)
