@@ -152,6 +152,20 @@ impl FileDevice {
             .map_err(|source| Error::Open { device: path.as_ref().display().to_string(), source: with_reason(source) })
     }
 
+    /// The same regular file with at least `len` bytes: a shorter one is lengthened by a hole. It stays open and locked
+    /// meanwhile, so whatever its path names by now, it is that file.
+    ///
+    /// # Errors
+    /// Those of the system: not open for writing, no regular file, too long for its file system.
+    pub fn lengthened(mut self, len: u64) -> io::Result<Self> {
+        let present = self.geometry.len;
+        if present < len {
+            self.file.set_len(len)?;
+        }
+        self.geometry = Geometry { len: present.max(len), ..self.geometry };
+        Ok(self)
+    }
+
     fn open_file(path: &Path, options: OpenOptions) -> io::Result<Self> {
         // checked before it is opened: opening a named pipe would wait for its other end
         let block_device = is_block_device(&fs::metadata(path)?)?;

@@ -41,12 +41,18 @@ pub(crate) fn open_unlayered(
 /// like a volume.
 pub(crate) fn open_volume(device: impl AsRef<OsStr>, options: OpenOptions) -> Result<Arc<dyn BlockDevice>> {
     let opened = open(&device, options)?;
-    if ::kero::is_layered(&*opened) {
-        let name = device.as_ref().to_string_lossy();
+    refuse_layer(&*opened, device.as_ref())?;
+    Ok(opened)
+}
+
+/// Refuses the device beneath a Kero layer.
+pub(crate) fn refuse_layer(opened: &dyn BlockDevice, device: &OsStr) -> Result<()> {
+    if ::kero::is_layered(opened) {
+        let name = device.to_string_lossy();
         let why = format!("it has a Kero layer: use kero:{name}, or remove the layer with `extant kero drain`");
         return Err(Failure::on(&name, why));
     }
-    Ok(opened)
+    Ok(())
 }
 
 /// Time for which a reader, or the replacement of a file, waits for the end of a process that has just unmounted the

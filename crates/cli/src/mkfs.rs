@@ -1,7 +1,7 @@
 //! `extant mkfs`: creates a volume.
 
 use crate::copy_in::{FileAttributes, Filler, Folder, Input, Stop, bytes_below, on_signals, unpack};
-use crate::device::{Device, SCHEMES, open_volume};
+use crate::device::{Device, SCHEMES, open_volume, refuse_layer};
 use crate::error_report::{Failure, Result, say, with_place};
 use crate::info::free_blocks;
 use crate::output::{human, print_json_object, stdout};
@@ -13,11 +13,11 @@ use clap::Args;
 use fs::mkfs::{Kind, MkfsOptions, VolumeImage};
 use fs::{Consistency, FsBlock, InodeNo, Placement, Timestamp, Volume, WriteOptions};
 use serde_json::json;
-use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 mod contents;
@@ -219,13 +219,14 @@ impl Mkfs {
         let options = self.options()?;
         // an unreadable source must not cost the content of the device
         let from = self.from.as_deref().map(|from| Contents::open(from, self.device.as_ref())).transpose()?;
+        // a device that exists ends as a volume, whenever the signal comes
+        let interrupted = if from.is_some() && !self.is_missing() { on_signals()? } else { Arc::default() };
         let mut unfinished = None;
         let filled = if self.dry_run {
             self.plan(&options).map(|image| (image, None))
         } else {
             self.make(&options, from.is_some(), &mut unfinished).and_then(|(image, device)| {
-                let is_new = unfinished.is_some();
-                let filled = from.map(|from| self.fill_from(from, device, &options, is_new)).transpose()?;
+                let filled = from.map(|from| self.fill_from(from, device, &options, interrupted)).transpose()?;
                 Ok((image, filled))
             })
         };
@@ -402,26 +403,40 @@ impl Mkfs {
                 Ok((image, device))
             }
             None if self.is_missing() => Err(self.without_size()),
-            len => {
-                let mut device = self.open()?;
-                if !self.force
-                    && let Some(what) = fs::mkfs::contents(&device).map_err(|e| self.failure(e))?
-                {
-                    return Err(self.failure(format!("contains {what}; use -F to overwrite")));
-                }
-                if let Some(len) = len.filter(|len| *len > device.geometry().len)
-                    && Path::new(&self.device).is_file()
-                {
-                    image(len, device.geometry().sector)?;
-                    drop(device);
-                    let grown = File::options().write(true).open(&self.device).and_then(|file| file.set_len(len));
-                    grown.map_err(|e| self.failure(e))?;
-                    device = self.open()?;
-                }
+            Some(len) if self.is_shorter_file(len) => {
+                // lengthened through the open file: its path may name another one by then
+                let device = FileDevice::open(&self.device, for_writing(&self.device));
+                let device = device.map_err(|e| with_place(&self.device, e.into()))?;
+                refuse_layer(&device, self.device.as_ref())?;
+                self.refuse_contents(&device)?;
+                let image = image(len.max(device.geometry().len), device.geometry().sector)?;
+                let device: Arc<dyn BlockDevice> = Arc::new(device.lengthened(len).map_err(|e| self.failure(e))?);
+                self.write(&device, &image)?;
+                Ok((image, device))
+            }
+            _ => {
+                let device = self.open()?;
+                self.refuse_contents(&*device)?;
                 let image = image(device.geometry().len, device.geometry().sector)?;
                 self.write(&device, &image)?;
                 Ok((image, device))
             }
+        }
+    }
+
+    /// Whether DEVICE is the path of a regular file of less than `len` bytes.
+    fn is_shorter_file(&self, len: u64) -> bool {
+        std::fs::metadata(&self.device).is_ok_and(|metadata| metadata.is_file() && metadata.len() < len)
+    }
+
+    /// Refuses a device with content, unless it is to be overwritten.
+    fn refuse_contents(&self, device: &dyn BlockDevice) -> Result<()> {
+        if self.force {
+            return Ok(());
+        }
+        match fs::mkfs::contents(device).map_err(|e| self.failure(e))? {
+            Some(what) => Err(self.failure(format!("contains {what}; use -F to overwrite"))),
+            None => Ok(()),
         }
     }
 
@@ -438,15 +453,14 @@ impl Mkfs {
     }
 
     /// Fills the new volume. The root gets the attributes of the directory, or of the archive's entry for it; a
-    /// specified owner takes precedence. A signal ends the copy; with `is_new` it already ends the process.
+    /// specified owner takes precedence. `interrupted` ends the copy.
     fn fill_from(
         &self,
         from: Contents<'_>,
         device: Arc<dyn BlockDevice>,
         options: &MkfsOptions,
-        is_new: bool,
+        interrupted: Arc<AtomicBool>,
     ) -> Result<Filled> {
-        let interrupted = if is_new { Arc::default() } else { on_signals()? };
         let time = options.time;
         let write = WriteOptions {
             // a new volume has nothing to lose

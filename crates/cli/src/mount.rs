@@ -61,7 +61,8 @@ No privilege is needed. Users other than root get nosuid and nodev; root gets th
 On the device when a call returns:
   fsync        the file; with consistency=linked, journal and snapshot also its names, and all that
                was done to names, attributes and sizes before its last change (but not to the size
-               of another file by writing to it: that is durable with its data)
+               of another file by writing to it: that is durable with its data); an overwrite within
+               4 ms of the last change (a second in inodes of 128 bytes) is no change of this kind
   sync, umount everything, where root mounted it (the mount table says fuseblk): a loop device is
                attached to the volume for that; if none is available the mount fails (in a
                container without loop devices: mounted, with a warning). For mounts by other users,

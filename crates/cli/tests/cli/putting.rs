@@ -1,8 +1,9 @@
 //! `mkfs -d`, `put` and `rm`: the content of volumes after copies and removals, and their consistency.
 
 use crate::common::{EXTANT, command, exits, extant, fails, json, prints, text};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -169,6 +170,33 @@ fn a_file_that_took_the_place_of_the_new_one_stays() {
     drop(input);
     assert_eq!(child.wait().unwrap().code(), Some(1));
     assert!(std::fs::read(&volume).unwrap() == precious);
+}
+
+/// A file that mkfs lengthens is the one that it opened and found empty: a volume that takes its name at any moment is
+/// neither overwritten nor resized.
+#[test]
+fn a_volume_that_took_the_place_of_an_empty_file_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, other) = (folder.path().join("volume"), folder.path().join("other"));
+    exits(0, &["mkfs", "-q", text(&other), "20M"]);
+    let precious = std::fs::read(&other).unwrap();
+    for _ in 0..25 {
+        let _ = std::fs::remove_file(&path);
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        std::fs::write(&other, &precious).unwrap();
+        let volume = File::open(&other).unwrap();
+        let mut child = command(&["mkfs", "-q", text(&path), "16M"]).stderr(Stdio::null()).spawn().unwrap();
+        let began = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(began.elapsed() < LIMIT);
+            renameat_with(CWD, &path, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+        }
+        let mut bytes = Vec::new();
+        (&volume).read_to_end(&mut bytes).unwrap();
+        assert!(bytes == precious);
+        // whichever has its name
+        let _ = std::fs::remove_file(&path);
+    }
 }
 
 #[test]
