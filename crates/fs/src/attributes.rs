@@ -78,7 +78,7 @@ impl Files {
         wanted: impl FnOnce(&Inode) -> bool,
     ) -> Result<Arc<Inode>> {
         self.writing()?;
-        let _guard = self.changing()?;
+        let _guard = self.admit_change()?;
         self.locked(&[number], |_| {
             let inode = self.inode(number)?;
             if !wanted(&inode) {

@@ -330,6 +330,7 @@ impl Nodes {
     /// Removes the node of a freed inode: it does not apply to the next inode with that number.
     pub(crate) fn remove(&self, number: InodeNo) {
         let node = self.shard(number).nodes.remove(&number);
+        self.rewritten.forget(number);
         if let Some(node) = node {
             node.gone.store(true, Ordering::Release);
         }
@@ -361,12 +362,6 @@ impl Nodes {
                 node.set_space_hint(0, 0);
             }
         }
-    }
-
-    /// Whether an inode has delayed data.
-    pub(crate) fn has_delayed(&self, number: InodeNo) -> bool {
-        let node = self.shard(number).nodes.get(&number).cloned();
-        node.is_some_and(|node| !node.read().delayed.is_empty())
     }
 
     /// All inodes with delayed data.

@@ -1,49 +1,147 @@
 //! Files that are rewritten: truncated to nothing, then written anew, without fsync(2).
 //!
 //! Their new content is delayed, the truncation is not: a sync for another file would make an empty file durable. So
-//! their content is written before a generation is closed, as ext4 writes it when the file is closed
-//! (`auto_da_alloc`). The server is not informed when a file is closed.
+//! their content is written before a generation is closed; ext4 writes it when the file is closed (`auto_da_alloc`). No
+//! request informs the server of that, so a file stays recorded until it is freed: however long its rewriting takes,
+//! every part of it is protected. If many are recorded, those that were truncated and last written long ago are dropped.
 
 use crate::InodeNo;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
-/// Maximum number of recorded files; of more, those that follow are not protected.
+/// The number of recorded files above which the older half is dropped, after their content was written.
 const MOST: usize = 1024;
+
+/// A file that was truncated to nothing.
+struct File {
+    /// The number of the last event: the truncation, or content after it.
+    at: u64,
+    /// Whether it may have delayed content.
+    delayed: bool,
+}
+
+#[derive(Default)]
+struct Record {
+    files: BTreeMap<InodeNo, File>,
+    /// Events so far.
+    events: u64,
+    /// The number of files above which it is full, if that is more than [`MOST`].
+    most: usize,
+}
+
+impl Record {
+    fn event(&mut self) -> u64 {
+        self.events += 1;
+        self.events
+    }
+}
 
 /// Files that were truncated to nothing, probably to be rewritten.
 #[derive(Default)]
-pub(crate) struct Rewritten {
-    /// Whether all delayed data was written since, for each of them.
-    files: Mutex<HashMap<InodeNo, bool>>,
-}
+pub(crate) struct Rewritten(Mutex<Record>);
 
 impl Rewritten {
     /// Records that a file with content was truncated to nothing.
     pub(crate) fn record(&self, number: InodeNo) {
-        let mut files = self.files.lock();
-        if files.len() < MOST {
-            files.insert(number, false);
+        let mut record = self.0.lock();
+        let at = record.event();
+        record.files.insert(number, File { at, delayed: false });
+    }
+
+    /// Records that content of a file was delayed, if it was truncated before.
+    pub(crate) fn record_content(&self, number: InodeNo) {
+        let mut record = self.0.lock();
+        let at = record.event();
+        if let Some(file) = record.files.get_mut(&number) {
+            *file = File { at, delayed: true };
         }
     }
 
-    /// Drops files without new content that were recorded before the last call but one: they are probably empty on
-    /// purpose.
-    pub(crate) fn age(&self) {
-        let mut files = self.files.lock();
-        files.retain(|_, old| !std::mem::replace(old, true));
-        if files.is_empty() {
-            files.shrink_to_fit();
-        }
-    }
-
-    /// The recorded files.
-    pub(crate) fn numbers(&self) -> Vec<InodeNo> {
-        self.files.lock().keys().copied().collect()
-    }
-
-    /// Drops a file whose new content is written.
+    /// Removes a file that was freed.
     pub(crate) fn forget(&self, number: InodeNo) {
-        self.files.lock().remove(&number);
+        self.0.lock().files.remove(&number);
+    }
+
+    /// The files with delayed content, each with the number of its last event.
+    pub(crate) fn delayed(&self) -> Vec<(InodeNo, u64)> {
+        let record = self.0.lock();
+        record.files.iter().filter(|(_, file)| file.delayed).map(|(number, file)| (*number, file.at)).collect()
+    }
+
+    /// Records that the delayed content of a file was written. Not before that: another thread that closes a generation
+    /// must wait for it. Ignored if `event` is no longer the last one.
+    pub(crate) fn record_written(&self, number: InodeNo, event: u64) {
+        if let Some(file) = self.0.lock().files.get_mut(&number).filter(|file| file.at == event) {
+            file.delayed = false;
+        }
+    }
+
+    /// Whether [`Rewritten::drop_oldest`] should be called, after all content was written.
+    pub(crate) fn is_full(&self) -> bool {
+        let record = self.0.lock();
+        record.files.len() > record.most.max(MOST)
+    }
+
+    /// Drops the older half of the files, except those whose content could not be written.
+    pub(crate) fn drop_oldest(&self) {
+        let mut record = self.0.lock();
+        let mut events: Vec<_> = record.files.values().map(|file| file.at).collect();
+        events.sort_unstable();
+        let newest = events.get(events.len() / 2).copied().unwrap_or_default();
+        record.files.retain(|_, file| file.delayed || file.at >= newest);
+        record.most = 2 * record.files.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(rewritten: &Rewritten) -> Vec<u32> {
+        rewritten.0.lock().files.keys().map(|number| number.get()).collect()
+    }
+
+    #[test]
+    fn the_older_half_is_dropped() {
+        let rewritten = Rewritten::default();
+        for number in 1..=MOST as u32 {
+            rewritten.record(InodeNo(number));
+        }
+        assert!(!rewritten.is_full());
+        rewritten.record_content(InodeNo(3));
+        rewritten.record_content(InodeNo(2000));
+        let delayed = rewritten.delayed();
+        assert_eq!(delayed.iter().map(|(number, _)| number.get()).collect::<Vec<_>>(), [3]);
+        // written while more content arrived
+        rewritten.record_content(InodeNo(3));
+        rewritten.record_written(InodeNo(3), delayed[0].1);
+        assert_eq!(rewritten.delayed().len(), 1);
+        rewritten.record_written(InodeNo(3), rewritten.delayed()[0].1);
+        assert_eq!(rewritten.delayed(), []);
+        rewritten.record_content(InodeNo(5));
+        rewritten.record(InodeNo(3000));
+        assert!(rewritten.is_full());
+        rewritten.drop_oldest();
+        let left = numbers(&rewritten);
+        assert_eq!(left.len(), MOST / 2 + 1);
+        // those with the newest events
+        assert!(left.starts_with(&[3, 5]) && left.ends_with(&[MOST as u32, 3000]), "{left:?}");
+        assert!(!rewritten.is_full());
+        rewritten.forget(InodeNo(3000));
+        assert_eq!(numbers(&rewritten).len(), MOST / 2);
+    }
+
+    /// Content that cannot be written is limited by the memory for delayed data.
+    #[test]
+    fn unwritten_content_is_not_dropped() {
+        let rewritten = Rewritten::default();
+        for number in (1..=2 * MOST as u32).map(InodeNo) {
+            rewritten.record(number);
+            rewritten.record_content(number);
+        }
+        assert!(rewritten.is_full());
+        rewritten.drop_oldest();
+        assert_eq!(rewritten.delayed().len(), 2 * MOST);
+        assert!(!rewritten.is_full(), "the next attempt follows after as many");
     }
 }

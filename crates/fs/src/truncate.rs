@@ -24,7 +24,12 @@ impl Files {
             // the caller knows the current size
             file.state.assumed = None;
             Ok(())
-        })
+        })?;
+        if self.nodes.rewritten.is_full() {
+            self.flush_rewritten();
+            self.nodes.rewritten.drop_oldest();
+        }
+        Ok(())
     }
 }
 

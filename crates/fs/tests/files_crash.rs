@@ -5,7 +5,10 @@ mod common;
 
 use blockdev::{BlockDevice, MemoryDevice};
 use common::{assert_valid, content, number};
-use extant_fs::{AllocateMode, DataMode, FileBlock, InodeNo, Mapping, OpenOptions, Volume, WriteOptions};
+use extant_fs::{
+    AllocateMode, DataMode, FileBlock, FileKind, InodeNo, Mapping, NewFile, OpenOptions, RenameFlags, SetAttributes,
+    Volume, WriteOptions,
+};
 use simdev::Record;
 use std::sync::Arc;
 use testkit::{Image, Rng, cases, need, rounds};
@@ -204,5 +207,186 @@ fn a_file_rewritten_by_truncation_is_never_empty() {
             found[usize::from(content == new)] += 1;
         }
         assert!(found.iter().all(|count| *count > 0), "{data:?}: {found:?}");
+    }
+}
+
+/// A device that records the requests to it.
+type Recorder = Record<MemoryDevice, Vec<u8>>;
+
+/// A volume with files of this content and an empty one, all durable: the device's content, the device, and the volume.
+fn recorded(args: &[&str], files: usize, old: &[u8]) -> (Vec<u8>, Arc<Recorder>, Volume) {
+    let image = Image::mke2fs(args, 48 << 20).build();
+    let device = Arc::new(MemoryDevice::from_vec(image.bytes()));
+    let volume = open_for_many(Arc::<MemoryDevice>::clone(&device));
+    for file in 0..files {
+        let file = volume.create(InodeNo::ROOT, &name(file), &plain()).expect("create").number;
+        volume.write_at(file, 0, old).expect("write");
+    }
+    volume.create(InodeNo::ROOT, b"other", &plain()).expect("create");
+    volume.unmount().expect("unmount");
+    drop(volume);
+    let base = Arc::into_inner(device).expect("no other reference").into_vec();
+    let record = Arc::new(Record::in_memory(MemoryDevice::from_vec(base.clone())));
+    let volume = open_for_many(Arc::<Recorder>::clone(&record));
+    (base, record, volume)
+}
+
+/// As [`open`], with much memory: files are not written because of a limit.
+fn open_for_many(device: Arc<dyn BlockDevice>) -> Volume {
+    let write = WriteOptions { seed: Some(1), ..WriteOptions::default() };
+    Volume::open(device, &OpenOptions { write: Some(write), ..OpenOptions::default() }).expect("open")
+}
+
+fn plain() -> NewFile {
+    NewFile { kind: FileKind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: (0, 0) }
+}
+
+fn name(file: usize) -> Vec<u8> {
+    format!("f{file}").into_bytes()
+}
+
+/// The volume after a crash following the last request.
+fn crashed(base: &[u8], record: &Recorder) -> Volume {
+    let log = record.log().expect("the log");
+    let device = MemoryDevice::from_vec(base.to_vec());
+    log.replay_to(log.entries().len(), &device).expect("replay");
+    open_for_many(Arc::new(device))
+}
+
+fn sync_other(volume: &Volume) {
+    let other = number(volume, "/other");
+    volume.write_at(other, 0, b"durable").expect("write");
+    volume.fsync(other, false).expect("fsync");
+}
+
+/// A file may be written in several parts, with syncs of other files between them, however many.
+#[test]
+fn all_parts_of_a_rewritten_file_are_durable_with_another_file() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    for args in [&["-t", "ext4"][..], &["-t", "ext4", "-b", "1024"], &["-t", "ext3"]] {
+        let (base, record, volume) = recorded(args, 1, &[7; 30_000]);
+        let file = number(&volume, "/f0");
+        volume.truncate(file, 0).expect("truncate");
+        for part in 0..4 {
+            volume.write_at(file, part * 10_000, &[8; 10_000]).expect("write");
+            sync_other(&volume);
+            let volume = crashed(&base, &record);
+            assert!(
+                content(&volume, number(&volume, "/f0")) == vec![8; 10_000 * (part as usize + 1)],
+                "{args:?} {part}"
+            );
+        }
+        // passes over all delayed data do not end it
+        for _ in 0..3 {
+            volume.sync().expect("sync");
+        }
+        volume.write_at(file, 40_000, &[8; 10_000]).expect("write");
+        sync_other(&volume);
+        let volume = crashed(&base, &record);
+        assert!(content(&volume, number(&volume, "/f0")) == vec![8; 50_000], "{args:?}");
+    }
+}
+
+/// Not even where their content fills several generations.
+#[test]
+fn none_of_many_rewritten_files_is_empty() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    const FILES: usize = 1500;
+    for args in [&["-t", "ext4", "-N", "4096"][..], &["-t", "ext3", "-b", "1024", "-N", "4096", "-J", "size=1"]] {
+        let (base, record, volume) = recorded(args, FILES, &[7; 300]);
+        // more than 12 blocks need an indirect one
+        let new = vec![8; 12_500];
+        for file in 0..FILES {
+            let file = number(&volume, &format!("/f{file}"));
+            volume.truncate(file, 0).expect("truncate");
+            volume.write_at(file, 0, &new).expect("write");
+        }
+        sync_other(&volume);
+        let volume = crashed(&base, &record);
+        let whole = |file: &usize| content(&volume, number(&volume, &format!("/f{file}"))) == new;
+        assert_eq!((0..FILES).filter(whole).count(), FILES, "{args:?}");
+    }
+}
+
+/// Files that need no protection do not use it up: those that stay empty, and those that are removed.
+#[test]
+fn files_truncated_for_good_do_not_displace_a_rewritten_one() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    const FILES: usize = 2500;
+    for (removed, late) in [(false, false), (true, false), (false, true)] {
+        let (base, record, volume) = recorded(&["-t", "ext4", "-N", "4096"], FILES + 1, &[7; 300]);
+        let file = number(&volume, &format!("/f{FILES}"));
+        let mut size = 0;
+        let mut write = || {
+            volume.write_at(file, size, &[8; 100]).expect("write");
+            size += 100;
+        };
+        if late {
+            volume.truncate(file, 0).expect("truncate");
+        }
+        for other in 0..FILES {
+            volume.truncate(number(&volume, &format!("/f{other}")), 0).expect("truncate");
+            if removed {
+                volume.unlink(InodeNo::ROOT, &name(other)).expect("remove");
+            }
+            if late && other % 400 == 0 {
+                write();
+            }
+        }
+        if !late {
+            volume.truncate(file, 0).expect("truncate");
+        }
+        write();
+        sync_other(&volume);
+        let volume = crashed(&base, &record);
+        let found = content(&volume, number(&volume, &format!("/f{FILES}")));
+        assert!(found == vec![8; size as usize], "{removed} {late}: {} of {size} bytes", found.len());
+    }
+}
+
+/// A generation is also closed when it is full.
+#[test]
+fn a_full_generation_contains_the_content_of_a_rewritten_file() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let args = ["-t", "ext4", "-b", "1024", "-N", "8192", "-J", "size=1"];
+    for kind in ["create", "rename", "chmod", "unlink"] {
+        let (base, record, volume) = recorded(&args, 3000, &[7; 300]);
+        let file = number(&volume, "/f7");
+        volume.truncate(file, 0).expect("truncate");
+        volume.write_at(file, 0, &[8; 5000]).expect("write");
+        let mut closed = 0;
+        for other in 8..3000 {
+            match kind {
+                "create" => drop(volume.create(InodeNo::ROOT, &name(other + 9000), &plain()).expect("create")),
+                "rename" => {
+                    let to = name(other + 9000);
+                    volume
+                        .rename(InodeNo::ROOT, &name(other), InodeNo::ROOT, &to, RenameFlags::default())
+                        .expect("rename");
+                }
+                "chmod" => {
+                    let number = number(&volume, &format!("/f{other}"));
+                    volume
+                        .set_attributes(number, &SetAttributes { mode: Some(0o600), ..SetAttributes::default() })
+                        .expect("chmod");
+                }
+                _ => volume.unlink(InodeNo::ROOT, &name(other)).expect("unlink"),
+            }
+            if other % 100 == 0 {
+                let volume = crashed(&base, &record);
+                let content = content(&volume, number(&volume, "/f7"));
+                assert!(content == [7; 300] || content == [8; 5000], "{kind} {other}: {} bytes", content.len());
+                closed += usize::from(content.len() == 5000);
+            }
+        }
+        assert!(closed > 0, "{kind}");
     }
 }

@@ -4,7 +4,7 @@ use crate::change::Change;
 use crate::inline_data::is_inline;
 use crate::map::{CLEARING, Steps};
 use crate::node::{Node, NodeState};
-use crate::{Error, FileExtent, FileKind, Files, Inode, InodeFlags, InodeNo, Mapping, Result, Timestamp};
+use crate::{CallGuard, Error, FileExtent, FileKind, Files, Inode, InodeFlags, InodeNo, Mapping, Result, Timestamp};
 use format::FileBlock;
 use format::inode::InodeBuf;
 use space::Privilege;
@@ -33,6 +33,16 @@ impl Files {
         self.with_space(|| self.try_file(number, &work))
     }
 
+    /// As [`Admission::changing`](crate::Admission::changing), for one change of a file or a name. A change that finds
+    /// the generation full closes it while nodes are locked, so the content of rewritten files is written before.
+    pub(crate) fn admit_change(&self) -> Result<CallGuard<'_>> {
+        let guard = self.changing()?;
+        if self.store.is_half_full() {
+            self.flush_rewritten();
+        }
+        Ok(guard)
+    }
+
     /// Calls `work`; if there is no space, once more after delayed data got blocks and freed space may be used. On that
     /// error it must leave everything unchanged, or tolerate that a part was done. Must be called outside of a change
     /// and without a node's lock. Waits for transactions of others.
@@ -40,7 +50,7 @@ impl Files {
     /// # Errors
     /// Those of `work`, and of a sync.
     pub(crate) fn with_space<R>(&self, work: impl Fn() -> Result<R>) -> Result<R> {
-        let _guard = self.changing()?;
+        let _guard = self.admit_change()?;
         match work() {
             Err(Error::NoSpace) => {
                 // files whose delayed data finds no space report it at fsync
@@ -85,6 +95,9 @@ impl Files {
         let mut file = FileEdit { volume: self, node: &node, state: &mut state, inode, preserve_times: false };
         file.finish_cut()?;
         let mut outcome = work(&mut file);
+        if !file.state.delayed.is_empty() {
+            self.nodes.rewritten.record_content(number);
+        }
         // a caller that exceeds the limit writes out its own data; with journaled data, one write must not be split
         // between allocated and delayed blocks
         let (own, limit) = (file.state.delayed.bytes(), writing.most_delayed());

@@ -178,22 +178,26 @@ impl Files {
     pub fn flush_all_delayed(&self) -> Result<()> {
         let _guard = self.changing()?;
         let mut outcome = Ok(());
-        self.nodes.rewritten.age();
         for (number, _) in self.nodes.with_delayed() {
             outcome = outcome.and(self.flush_delayed(number));
         }
         outcome
     }
 
-    /// Writes the new content of files that were truncated to nothing. Called before a generation is closed.
-    pub(crate) fn flush_rewritten(&self) {
-        for number in self.nodes.rewritten.numbers() {
-            if self.nodes.has_delayed(number) {
-                self.nodes.rewritten.forget(number);
-                // its own fsync reports an error
-                let _ = self.flush_delayed(number);
+    /// Writes the new content of files that were truncated to nothing; returns whether there was any. Called before a
+    /// generation is closed.
+    pub(crate) fn flush_rewritten(&self) -> bool {
+        if self.nodes.delayed() == 0 {
+            return false;
+        }
+        let files = self.nodes.rewritten.delayed();
+        for (number, event) in &files {
+            // its own fsync reports an error
+            if self.flush_delayed(*number).is_ok() {
+                self.nodes.rewritten.record_written(*number, *event);
             }
         }
+        !files.is_empty()
     }
 
     /// Makes a file's content and inode durable (with `data_only`, the inode as far as it is needed to read the
@@ -211,14 +215,17 @@ impl Files {
         }
         let Some(_guard) = self.changing_to_sync()? else { return Ok(()) };
         self.flush_delayed(number)?;
-        self.flush_rewritten();
+        let durable = self.store.durable_generation();
+        let had_rewritten = self.flush_rewritten();
         let node = self.node(number);
         if node.read().lost && std::mem::take(&mut node.write().lost) {
             let what = "delayed data could not be written and was lost";
             return Err(Error::corrupt(Structure::Inode, Where::Inode(number), what));
         }
         let newest = if data_only { node.datasync_generation() } else { node.sync_generation() };
-        let mut generation = newest.min(self.store.open_generation());
+        let open = self.store.open_generation();
+        // the content of rewritten files may be in a later generation than their truncation
+        let mut generation = if had_rewritten && newest > durable { open } else { newest.min(open) };
         if self.writing()?.options.mutant().is(Mutant::ShortSync) {
             generation = generation.saturating_sub(1);
         }

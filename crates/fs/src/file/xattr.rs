@@ -29,7 +29,7 @@ impl Files {
     /// # Errors
     /// [`Error::NoAttribute`] if it does not exist, and as [`Files::set_xattr`].
     pub fn remove_xattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
-        let _guard = self.changing()?;
+        let _guard = self.admit_change()?;
         self.change_xattr(number, name, None, XattrMode::Replace)
     }
 

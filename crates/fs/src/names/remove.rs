@@ -42,7 +42,7 @@ impl Names {
     }
 
     fn remove(&self, dir: InodeNo, name: &[u8], directory: bool) -> Result<()> {
-        let _guard = self.changing()?;
+        let _guard = self.admit_change()?;
         self.record_name(dir, name);
         let goes = self.locked(&[dir], |_| {
             let dir = self.dir_to_change(dir)?;
