@@ -155,10 +155,11 @@ pub(super) fn lost_table<'p>(
         let least = if is_confirmed { confirmed } else { 1 };
         let agreement = seeker.agreement(number, group, group.inode_table.get())?;
         let counted = volume.geometry.inodes_per_group.saturating_sub(group.free_inodes);
+        // the flag BLOCK_UNINIT denies the blocks of any table, and the number of unused inodes the files in it
+        let is_denied =
+            || seeker.is_allocated(group, &volume.groups) == Some(false) && !seeker.is_at_its_place(number, group);
         let (members, counted_by) = match agreement.members {
-            0 if counted > 0 && seeker.is_allocated(group, &volume.groups) == Some(false) => {
-                (counted, "in it by its descriptor")
-            }
+            0 if counted > 0 && is_denied() => (counted, "in it by its descriptor"),
             members if agreement.is_lost() && odd.contains(&number) => (members, "in the group's bitmap"),
             _ => return None,
         };

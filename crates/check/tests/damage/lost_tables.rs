@@ -6,7 +6,7 @@ use blockdev::MemoryDevice;
 use extant_check::report::{Report, exit};
 use extant_check::table::Code;
 use extant_check::{Repair, check, first_sight};
-use format::group::Group;
+use format::group::{Group, GroupFlags};
 use format::superblock::{DiskSuperblock, Geometry};
 use format::{FsBlock, GroupNo};
 use std::ops::Range;
@@ -350,4 +350,38 @@ fn a_destroyed_table_does_not_prevent_a_repair() {
     assert_eq!(report.exit, exit::REPAIRED, "{:?}", report.problems);
     image.set_bytes(&bytes);
     assert!(e2fsck(image.path()).clean);
+}
+
+/// A wrong location is found, and no file is lost, whatever flags and counts in the same descriptor deny.
+#[test]
+fn a_table_is_found_although_flags_and_counts_deny_its_files() {
+    if !need(&["mke2fs", "e2fsck"]) {
+        return;
+    }
+    let several = SEVERAL[2..].iter().map(|(args, size)| (*args, *size));
+    for (args, size) in several.chain(SINGLE[2..].iter().map(|args| (*args, 8 << 20))) {
+        let image = filled(args, size);
+        let intact = image.bytes();
+        let (disk, geometry) = layout(&intact);
+        let all = geometry.inodes_per_group;
+        for number in 0..geometry.groups.min(2) {
+            for (flags, unused, free) in [(2, all, None), (2, all - 1, None), (3, all, Some(all)), (7, 0, Some(0))] {
+                let said = format!("{args:?}, group {number}: flags {flags}, {unused} unused, {free:?} free");
+                let mut bytes = intact.clone();
+                let mut descriptor = group(&bytes, number);
+                descriptor.inode_table = free_blocks(&bytes, number);
+                descriptor.flags = GroupFlags::from_bits_retain(flags);
+                descriptor.itable_unused = unused;
+                descriptor.free_inodes = free.unwrap_or(descriptor.free_inodes);
+                let own = &mut bytes[place(&geometry, geometry.descriptor_block(0), number)];
+                descriptor.set_checksum(&disk, &geometry, GroupNo(number), own);
+                let report = fix(&mut bytes, Repair::All).unwrap_or_else(|refusal| panic!("{said}: {refusal}"));
+                assert_eq!(report.exit, exit::REPAIRED, "{said}: {:?}", report.problems);
+                assert_eq!(look(&bytes).counts, look(&intact).counts, "{said}: every file is there");
+                assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+                image.set_bytes(&bytes);
+                assert!(e2fsck(image.path()).clean, "{said}");
+            }
+        }
+    }
 }

@@ -197,3 +197,47 @@ fn a_truncation_waits_for_the_repair_of_the_map() {
         }
     }
 }
+
+/// The table at the location in a descriptor is the group's, whatever flags and counts there deny, and no name is lost.
+#[test]
+fn wrong_flags_and_counts_of_a_group_cost_no_name() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    (0..40).for_each(|n| std::fs::write(folder.path().join(format!("f{n}")), vec![n; 3000]).expect("a file"));
+    std::fs::create_dir(folder.path().join("dir")).expect("a folder");
+    std::fs::write(folder.path().join("dir/within"), "within").expect("a file");
+    let shapes: [&[&str]; 3] = [&["-g", "4096"], &["-g", "4096", "-G", "1"], &[]];
+    let sums = ["metadata_csum", "^metadata_csum,uninit_bg", "^metadata_csum,^uninit_bg"];
+    for (shape, sum) in shapes.iter().flat_map(|shape| sums.map(|sum| (*shape, sum))) {
+        let args = [&["-t", "ext4", "-b", "1024", "-N", "64", "-J", "size=1", "-O", sum], shape].concat();
+        let image = Image::mke2fs(&args, 8 << 20).with_folder(folder.path()).build();
+        let intact = image.bytes();
+        let list = || debugfs(image.path(), "ls -p /") + &debugfs(image.path(), "ls -p /dir");
+        let names = list();
+        let (_, geometry) = geometry(&intact);
+        let all = geometry.inodes_per_group as u16;
+        let groups = (0..geometry.groups).flat_map(|group| [2u16, 3, 7].map(|flags| (group, flags)));
+        let unused =
+            [all - 9, all - 1, all].into_iter().flat_map(|unused| [None, Some(all)].map(|free| (unused, free)));
+        for ((group, flags), (unused, free)) in groups.flat_map(|one| unused.clone().map(move |other| (one, other))) {
+            let said = format!("{args:?}, group {group}: flags {flags:#x}, {unused} unused, {free:?} free");
+            let mut bytes = intact.clone();
+            let own = &mut bytes[descriptor(&intact, GroupNo(group))..];
+            own[0x12..0x14].copy_from_slice(&flags.to_le_bytes());
+            own[0x1C..0x1E].copy_from_slice(&unused.to_le_bytes());
+            if let Some(free) = free {
+                own[0x0E..0x10].copy_from_slice(&free.to_le_bytes());
+            }
+            repair_checksums(&mut bytes);
+            let report = fix(&mut bytes, Repair::All).unwrap_or_else(|refusal| panic!("{said}: {refusal}"));
+            assert_eq!(report.exit, exit::REPAIRED, "{said}: {:?}", report.problems);
+            assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+            image.set_bytes(&bytes);
+            let verdict = e2fsck(image.path());
+            assert!(verdict.clean, "{said}: {}", verdict.text);
+            assert_eq!(list(), names, "{said}");
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! flex_bg allows them anywhere) and no two parts of any group overlap. Otherwise the table is not used at all, and
 //! phase 0 searches for a copy that makes sense.
 
+use crate::phases::superblock::accepted::FIRST_INODE;
 use crate::problem::{Problem, Problems};
 use crate::scan::{Item, REQUEST, Scanner};
 use crate::table::Code;
@@ -161,7 +162,7 @@ impl Table {
             if !checksums && (!uninit.is_empty() || unused != 0) {
                 report(Problem::new(Code::GroupUninitWithoutFeature));
             }
-            if checksums && (unused > descriptor.free_inodes || unused > geometry.inodes_per_group) {
+            if checksums && denies_inodes(geometry, group, descriptor) {
                 report(Problem::new(Code::GroupUnusedInodesWrong).found(unused.into()));
             }
             let last = group.get() + 1 == geometry.groups;
@@ -193,8 +194,7 @@ impl Table {
                 0
             } else if !checksums {
                 geometry.inodes_per_group
-            } else if descriptor.flags.contains(GroupFlags::INODE_UNINIT) && !holds_inodes(geometry, group, descriptor)
-            {
+            } else if is_unwritten(geometry, group, descriptor) {
                 0
             } else {
                 geometry.inodes_per_group.saturating_sub(descriptor.itable_unused)
@@ -287,10 +287,20 @@ fn block_of_copy(geometry: &Geometry, copy: GroupNo, n: u32) -> Option<FsBlock> 
     geometry.group_start(copy).get().checked_add(1 + u64::from(n)).map(FsBlock)
 }
 
-/// Whether a group has inodes in use, so that a flag INODE_UNINIT is wrong: the first group has the root, and in others
-/// the counts of free and of never used inodes agree on it.
-fn holds_inodes(geometry: &Geometry, number: GroupNo, group: &Group) -> bool {
-    number.get() == 0 || group.itable_unused <= group.free_inodes && group.free_inodes < geometry.inodes_per_group
+/// Whether bitmap and table of a group were never written: by its flag INODE_UNINIT, which is wrong in the first group, as
+/// that has the root, and in others where the counts of free and of never used inodes agree on inodes in use.
+pub(crate) fn is_unwritten(geometry: &Geometry, number: GroupNo, group: &Group) -> bool {
+    let checksums = geometry.metadata_csum || geometry.gdt_csum;
+    let in_use = group.itable_unused <= group.free_inodes && group.free_inodes < geometry.inodes_per_group;
+    checksums && group.flags.contains(GroupFlags::INODE_UNINIT) && number.get() != 0 && !in_use
+}
+
+/// Whether a group has more inodes in use than its number of unused ones admits: by its number of free inodes, or, in
+/// the first group, because of the reserved inodes, of which the root is one.
+pub(crate) fn denies_inodes(geometry: &Geometry, number: GroupNo, group: &Group) -> bool {
+    let reserved = if number.get() == 0 { geometry.first_inode.min(FIRST_INODE).saturating_sub(1) } else { 0 };
+    let most = geometry.inodes_per_group.saturating_sub(reserved);
+    group.itable_unused > group.free_inodes || group.itable_unused > most
 }
 
 /// The blocks in which the bitmaps and the inode table of a group may lie.

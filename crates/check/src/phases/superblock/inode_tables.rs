@@ -5,7 +5,7 @@
 //! Tables are read only where there is a reason: an impossible location, a first group without the root, or an odd
 //! location, which is possible but not where mkfs puts tables ([`Seeker::odd`]).
 
-use crate::phases::superblock::descriptors::{Table, allowed_range, lies_in, own_blocks};
+use crate::phases::superblock::descriptors::{Table, allowed_range, denies_inodes, is_unwritten, lies_in, own_blocks};
 use crate::problem::Problem;
 use crate::scan::Scanner;
 use crate::table::Code;
@@ -183,9 +183,8 @@ impl Seeker<'_> {
         suspects: &BTreeSet<GroupNo>,
     ) -> Option<(Verdict, Group)> {
         let own = groups.get(number.get() as usize)?;
-        let checksums = self.geometry.metadata_csum || self.geometry.gdt_csum;
         let is_root = |group: &Group| number.get() != 0 || self.contains_root(group.inode_table.get());
-        if number.get() == 0 && is_root(own) || checksums && own.flags.contains(GroupFlags::INODE_UNINIT) {
+        if number.get() == 0 && is_root(own) || is_unwritten(self.geometry, number, own) {
             return None;
         }
         let range = allowed_range(self.geometry, self.features, number);
@@ -444,14 +443,13 @@ impl Seeker<'_> {
     /// the descriptor states as unused are free, and all bits after them are set. A group whose bitmap was never written
     /// has as many free inodes.
     pub(crate) fn is_as_long_as_its_bitmap(&self, number: GroupNo, group: &Group, groups: &[Group]) -> bool {
-        let checksums = self.geometry.metadata_csum || self.geometry.gdt_csum;
-        if checksums && group.flags.contains(GroupFlags::INODE_UNINIT) {
+        if is_unwritten(self.geometry, number, group) {
             return group.free_inodes == self.geometry.inodes_per_group;
         }
         let Some(agreement) = self.agreement(number, group, group.inode_table.get()) else { return true };
         let Some(bitmap) = self.block(group.inode_bitmap.get()) else { return false };
         let inodes = self.geometry.inodes_per_group;
-        let used = self.used_inodes(group);
+        let used = self.used_inodes(number, group);
         let is_set = |bit: u32| bitmap.get(bit as usize / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1);
         let bits = bitmap.len() as u32 * 8;
         // a longer table, with all its inodes in use, would look like the bits after a short one
@@ -470,22 +468,31 @@ impl Seeker<'_> {
             && (groups.iter().any(is_other) || !goes_on())
     }
 
-    /// The number of inodes at the start of a group's table that may be in use.
-    fn used_inodes(&self, group: &Group) -> u32 {
+    /// The number of inodes at the start of a group's table that may be in use; all where the descriptor contradicts
+    /// itself.
+    fn used_inodes(&self, number: GroupNo, group: &Group) -> u32 {
         let checksums = self.geometry.metadata_csum || self.geometry.gdt_csum;
-        self.geometry.inodes_per_group.saturating_sub(if checksums { group.itable_unused } else { 0 })
+        let stated = checksums && !denies_inodes(self.geometry, number, group);
+        self.geometry.inodes_per_group.saturating_sub(if stated { group.itable_unused } else { 0 })
+    }
+
+    /// Whether the table at the location in a group's descriptor is certainly the group's, or matches its bitmap, by all
+    /// its inodes: the number of those that were never used may be wrong.
+    pub(crate) fn is_at_its_place(&self, number: GroupNo, group: &Group) -> bool {
+        let whole = Group { itable_unused: 0, ..*group };
+        let agreement = self.agreement(number, &whole, group.inode_table.get());
+        agreement.is_some_and(|found| found.proved || found.members > 0 && found.is_good())
     }
 
     /// Compares a possible inode table of a group with its inode bitmap; `None` where one of them cannot be read, or
     /// the bitmap was never written.
     pub(crate) fn agreement(&self, number: GroupNo, group: &Group, place: u64) -> Option<Agreement> {
         let geometry = self.geometry;
-        let checksums = geometry.metadata_csum || geometry.gdt_csum;
-        if checksums && group.flags.contains(GroupFlags::INODE_UNINIT) {
+        if is_unwritten(geometry, number, group) {
             return None;
         }
         let bitmap = self.block(group.inode_bitmap.get())?;
-        let used = self.used_inodes(group);
+        let used = self.used_inodes(number, group);
         let per_block = (geometry.block_size / geometry.inode_size).max(1);
         let proved = number.get() == 0 && self.contains_root(place);
         let mut agreement = Agreement { members: 0, matched: 0, differing: 0, proved };
