@@ -252,7 +252,7 @@ impl<'a> Checker<'a> {
         progress.phase(Phase::Inodes);
         let identities = layered.map(|(layer, version)| Identities::new(layer, version));
         let ctx = Context { identities, ..Context::new(volume, problems) };
-        system_zone::claim(&ctx, scanner.cancelled);
+        system_zone::claim(&ctx, scanner);
         if (scanner.cancelled)() {
             return (Counts::default(), see(view));
         }

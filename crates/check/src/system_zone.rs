@@ -1,16 +1,23 @@
 //! The blocks of the volume itself: superblocks, descriptors, bitmaps, inode tables.
 
 use crate::context::Context;
+use crate::phases::superblock::inode_tables::Seeker;
 use crate::problem::Problem;
+use crate::scan::Scanner;
 use crate::space_maps::Recorded;
 use crate::table::Code;
 use crate::volume::Volume;
 use format::native::map::BlockKind;
 use format::{FsBlock, GroupNo};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
+/// Maximum number of inode tables of which the contents decide whether they or the bitmaps in them are at a wrong
+/// location: more are not the result of a few damaged sectors.
+const COMPARED: usize = 16;
+
 /// The part of a group's own metadata that a block belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Head,
     BlockBitmap,
@@ -18,6 +25,17 @@ enum Part {
     InodeTable,
     SpaceMap,
     Mmp,
+}
+
+impl Part {
+    /// The problem of a part that overlaps another.
+    fn conflict(self) -> Code {
+        match self {
+            Self::BlockBitmap => Code::BlockBitmapConflict,
+            Self::InodeBitmap => Code::InodeBitmapConflict,
+            Self::Head | Self::InodeTable | Self::SpaceMap | Self::Mmp => Code::InodeTableConflict,
+        }
+    }
 }
 
 /// All blocks of the system zone, group by group; parts outside the volume are omitted.
@@ -108,28 +126,55 @@ pub(crate) fn claim_again(ctx: &Context<'_>) {
 }
 
 /// Claims the system zone and reports parts that overlap others, until the check is cancelled. Superblocks and
-/// descriptors come first, as their places are fixed: what overlaps them is at a wrong location.
-pub(crate) fn claim(ctx: &Context<'_>, cancelled: &(dyn Fn() -> bool + Sync)) {
-    let heads = parts(ctx.volume).filter(|(_, part, _)| *part == Part::Head);
-    for (group, part, blocks) in heads.chain(parts(ctx.volume).filter(|(_, part, _)| *part != Part::Head)) {
-        if cancelled() {
+/// descriptors come first, as their places are fixed: what overlaps them is at a wrong location. So are bitmaps in a table
+/// that is certainly the group's.
+pub(crate) fn claim(ctx: &Context<'_>, scanner: &Scanner<'_>) {
+    let volume = ctx.volume;
+    let (mut reported, mut compared) = (BTreeSet::new(), 0);
+    let heads = parts(volume).filter(|(_, part, _)| *part == Part::Head);
+    for (group, part, blocks) in heads.chain(parts(volume).filter(|(_, part, _)| *part != Part::Head)) {
+        if (scanner.cancelled)() {
             return;
         }
         let clusters = ctx.claims.clusters_of(&blocks);
         // under bigalloc neighbours share a cluster by design
-        if ctx.volume.geometry.cluster_blocks > 1 {
+        if volume.geometry.cluster_blocks > 1 {
             for cluster in clusters {
                 if !ctx.claims.contains(cluster) {
                     ctx.claims.claim(cluster..cluster + 1);
                 }
             }
         } else if ctx.claims.claim(clusters) {
-            let code = match part {
-                Part::BlockBitmap => Code::BlockBitmapConflict,
-                Part::InodeBitmap => Code::InodeBitmapConflict,
-                Part::Head | Part::InodeTable | Part::SpaceMap | Part::Mmp => Code::InodeTableConflict,
-            };
-            ctx.report(Problem::new(code).group(group).block(FsBlock(blocks.start)));
+            let mut wrong = None;
+            if part == Part::InodeTable && compared < COMPARED {
+                compared += 1;
+                wrong = bitmaps_within(volume, group, &blocks).filter(|_| is_table_of(volume, scanner, group));
+            }
+            for (group, part, block) in wrong.unwrap_or_else(|| vec![(group, part, blocks.start)]) {
+                if reported.insert((group, part, block)) {
+                    ctx.report(Problem::new(part.conflict()).group(group).block(FsBlock(block)));
+                }
+            }
         }
     }
+}
+
+/// Whether the inode table at the location in a group's descriptor is certainly the group's.
+fn is_table_of(volume: &Volume, scanner: &Scanner<'_>, group: GroupNo) -> bool {
+    let seeker = Seeker { scanner, geometry: &volume.geometry, features: &volume.features };
+    volume.group(group).is_some_and(|descriptor| seeker.is_at_its_place(group, descriptor))
+}
+
+/// The bitmaps of this group and those before it that lie in its inode table; `None` where other metadata does, too.
+fn bitmaps_within(volume: &Volume, table: GroupNo, within: &Range<u64>) -> Option<Vec<(GroupNo, Part, u64)>> {
+    let others = parts(volume).filter(|(group, part, blocks)| {
+        (*part == Part::Head || *group <= table)
+            && (*group, *part) != (table, Part::InodeTable)
+            && blocks.start < within.end
+            && within.start < blocks.end
+    });
+    let others = others.map(|(group, part, blocks)| {
+        matches!(part, Part::BlockBitmap | Part::InodeBitmap).then_some((group, part, blocks.start))
+    });
+    others.collect()
 }

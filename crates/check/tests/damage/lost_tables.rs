@@ -2,6 +2,7 @@
 //! not be lost.
 
 use crate::repaired::{fix, only_marked, options};
+use crate::sharers::{full_image, repairs_without_loss};
 use blockdev::MemoryDevice;
 use extant_check::report::{Report, exit};
 use extant_check::table::Code;
@@ -382,6 +383,53 @@ fn a_table_is_found_although_flags_and_counts_deny_its_files() {
                 image.set_bytes(&bytes);
                 assert!(e2fsck(image.path()).clean, "{said}");
             }
+        }
+    }
+}
+
+/// Writes the location of a bitmap, relative to the group's inode table, into the descriptor and all copies.
+fn set_bitmap(bytes: &mut [u8], number: u32, of_blocks: bool, distance: u64) {
+    let (disk, geometry) = layout(bytes);
+    let mut descriptor = group(bytes, number);
+    let block = FsBlock(descriptor.inode_table.get() + distance);
+    *if of_blocks { &mut descriptor.block_bitmap } else { &mut descriptor.inode_bitmap } = block;
+    for of_table in std::iter::once(geometry.descriptor_block(0)).chain(geometry.descriptor_block_backups(0)) {
+        let own = &mut bytes[place(&geometry, of_table, number)];
+        descriptor.set_checksum(&disk, &geometry, GroupNo(number), own);
+    }
+}
+
+/// A bitmap in a table that is certainly the group's is at a wrong location, not the table, for which a full volume would
+/// have no other blocks.
+#[test]
+fn a_bitmap_in_an_inode_table_is_moved_and_the_table_stays() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    for kind in ["ext2", "ext4"] {
+        for (of_blocks, distance) in [(true, 0), (true, 3), (false, 0), (false, 1), (false, 3)] {
+            let said = format!("{kind}, bitmap of blocks {of_blocks}, block {distance} of the table");
+            let (image, files) = full_image(kind);
+            let mut bytes = image.bytes();
+            set_bitmap(&mut bytes, 0, of_blocks, distance);
+            image.set_bytes(&bytes);
+            repairs_without_loss(&image, &files, &[], &said);
+        }
+    }
+    for (args, size) in SEVERAL {
+        let image = filled(args, size);
+        let intact = image.bytes();
+        for (number, of_blocks) in [(0, true), (0, false), (1, true)] {
+            let said = format!("{args:?}, group {number}, bitmap of blocks {of_blocks}");
+            let mut bytes = intact.clone();
+            set_bitmap(&mut bytes, number, of_blocks, 2);
+            let report = fix(&mut bytes, Repair::All).expect("a volume");
+            assert_eq!(report.exit, exit::REPAIRED, "{said}: {:?}", report.problems);
+            assert_eq!(group(&bytes, number).inode_table, group(&intact, number).inode_table, "{said}");
+            assert_eq!(look(&bytes).counts, look(&intact).counts, "{said}: every file is there");
+            assert!(look(&bytes).problems.is_empty(), "{said}: {:?}", look(&bytes).problems);
+            image.set_bytes(&bytes);
+            assert!(e2fsck(image.path()).clean, "{said}");
         }
     }
 }

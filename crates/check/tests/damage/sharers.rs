@@ -265,7 +265,7 @@ fn on_a_full_volume_the_journal_is_discarded_before_a_file() {
 }
 
 /// An image with the files a to d, of 3, 16, 3 and 3 blocks, on which no block is free; and the content of each.
-fn full_image(kind: &str) -> (Image, Vec<(&'static str, Vec<u8>)>) {
+pub(crate) fn full_image(kind: &str) -> (Image, Vec<(&'static str, Vec<u8>)>) {
     let image =
         Image::mke2fs(&["-t", kind, "-b", "1024", "-N", "64", "-m", "0", "-O", "^has_journal"], 2 << 20).build();
     let files: Vec<(&str, Vec<u8>)> = [("a", 3), ("b", 16), ("c", 3), ("d", 3)]
@@ -286,7 +286,7 @@ fn full_image(kind: &str) -> (Image, Vec<(&'static str, Vec<u8>)>) {
 
 /// Repairs the image, which must be clean for both afterwards, without clearing a file, and with all files unchanged
 /// but those in `changed`.
-fn repairs_without_loss(image: &Image, files: &[(&str, Vec<u8>)], changed: &[&str], about: &str) {
+pub(crate) fn repairs_without_loss(image: &Image, files: &[(&str, Vec<u8>)], changed: &[&str], about: &str) {
     let mut bytes = image.bytes();
     let report = fix(&mut bytes, Repair::All).expect("a repair");
     assert_eq!(report.exit, exit::REPAIRED, "{about}: {:?}", report.problems);
