@@ -6,6 +6,7 @@ use crate::repaired::{fix, only_marked};
 use extant_check::Repair;
 use extant_check::report::exit;
 use extant_check::table::Code;
+use format::feature::Incompat;
 use format::superblock::{DiskSuperblock, MAGIC};
 use testkit::oracle::e2fsck;
 use testkit::{Image, need};
@@ -106,6 +107,27 @@ fn a_field_that_is_wrong_in_all_copies_is_corrected() {
                 is_corrected(&format!("{kind}, change {n} of {field}"), &image, &intact, field, change);
             }
         }
+    }
+}
+
+/// Without the feature all tables of the other groups are at impossible locations.
+#[test]
+fn a_feature_that_the_locations_of_tables_require_is_set_again() {
+    if !need(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let volumes: [&[&str]; 3] = [
+        &["-t", "ext4", "-b", "1024", "-J", "size=1"],
+        &["-t", "ext4", "-b", "1024", "-I", "128", "-O", "^metadata_csum,uninit_bg", "-J", "size=1"],
+        &["-t", "ext4", "-b", "4096", "-g", "1024", "-O", "^metadata_csum,^uninit_bg,^has_journal"],
+    ];
+    for args in volumes {
+        let image = Image::mke2fs(args, 20 << 20).with_folder(filled_folder().path()).build();
+        let change: Change = |sb| {
+            let features = sb.features().incompat - Incompat::FLEX_BG;
+            sb.s_feature_incompat = features.bits().into();
+        };
+        is_corrected(&format!("{args:?}"), &image, &image.bytes(), "s_feature_incompat", change);
     }
 }
 

@@ -115,6 +115,7 @@ fn corrections(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Vec<Correction> 
     let mut corrections = counts(scanner, disk);
     corrections.extend(sizes(disk));
     corrections.extend(reserved(scanner, disk));
+    corrections.extend(flexible(disk));
     // two rules may suggest the same
     let mut seen: Vec<DiskSuperblock> = Vec::new();
     corrections.retain(|correction| {
@@ -276,4 +277,14 @@ fn reserved(scanner: &Scanner<'_>, disk: &DiskSuperblock) -> Option<Correction> 
     let found = disk.s_reserved_gdt_blocks.get().into();
     let disk = DiskSuperblock { s_reserved_gdt_blocks: expected.into(), ..*disk };
     Some(Correction { field: "s_reserved_gdt_blocks", found, expected: expected.into(), disk })
+}
+
+/// The feature `flex_bg`, without which tables lie in their own groups, where the superblock has a number of groups for it.
+fn flexible(disk: &DiskSuperblock) -> Option<Correction> {
+    let found = disk.s_feature_incompat.get();
+    let expected = found | Incompat::FLEX_BG.bits();
+    let disk = DiskSuperblock { s_feature_incompat: expected.into(), ..*disk };
+    let (found, expected) = (found.into(), expected.into());
+    let correction = Correction { field: "s_feature_incompat", found, expected, disk };
+    (disk.s_log_groups_per_flex != 0).then_some(correction)
 }
