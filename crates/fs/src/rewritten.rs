@@ -27,6 +27,8 @@ struct Record {
     events: u64,
     /// The number of files above which it is full, if that is more than [`MOST`].
     most: usize,
+    /// The newest generation with content of such a file, 0 if there is none.
+    generation: u64,
 }
 
 impl Record {
@@ -62,18 +64,25 @@ impl Rewritten {
         self.0.lock().files.remove(&number);
     }
 
-    /// The files with delayed content, each with the number of its last event.
-    pub(crate) fn delayed(&self) -> Vec<(InodeNo, u64)> {
+    /// The files that may have delayed content.
+    pub(crate) fn delayed(&self) -> Vec<InodeNo> {
         let record = self.0.lock();
-        record.files.iter().filter(|(_, file)| file.delayed).map(|(number, file)| (*number, file.at)).collect()
+        record.files.iter().filter(|(_, file)| file.delayed).map(|(number, _)| *number).collect()
     }
 
-    /// Records that the delayed content of a file was written. Not before that: another thread that closes a generation
-    /// must wait for it. Ignored if `event` is no longer the last one.
-    pub(crate) fn record_written(&self, number: InodeNo, event: u64) {
-        if let Some(file) = self.0.lock().files.get_mut(&number).filter(|file| file.at == event) {
+    /// Records that all delayed content of a file, whose node is locked, was written in `generation`. Not before that:
+    /// another thread that closes a generation must wait for it.
+    pub(crate) fn record_written(&self, number: InodeNo, generation: u64) {
+        let mut record = self.0.lock();
+        if let Some(file) = record.files.get_mut(&number) {
             file.delayed = false;
+            record.generation = record.generation.max(generation);
         }
+    }
+
+    /// The newest generation with content of a rewritten file: an fsync(2) of any file waits for it.
+    pub(crate) fn generation(&self) -> u64 {
+        self.0.lock().generation
     }
 
     /// Whether [`Rewritten::drop_oldest`] should be called, after all content was written.
@@ -110,14 +119,10 @@ mod tests {
         assert!(!rewritten.is_full());
         rewritten.record_content(InodeNo(3));
         rewritten.record_content(InodeNo(2000));
-        let delayed = rewritten.delayed();
-        assert_eq!(delayed.iter().map(|(number, _)| number.get()).collect::<Vec<_>>(), [3]);
-        // written while more content arrived
-        rewritten.record_content(InodeNo(3));
-        rewritten.record_written(InodeNo(3), delayed[0].1);
-        assert_eq!(rewritten.delayed().len(), 1);
-        rewritten.record_written(InodeNo(3), rewritten.delayed()[0].1);
-        assert_eq!(rewritten.delayed(), []);
+        assert_eq!(rewritten.delayed(), [InodeNo(3)]);
+        rewritten.record_written(InodeNo(3), 5);
+        rewritten.record_written(InodeNo(2000), 6);
+        assert_eq!((rewritten.delayed().len(), rewritten.generation()), (0, 5));
         rewritten.record_content(InodeNo(5));
         rewritten.record(InodeNo(3000));
         assert!(rewritten.is_full());

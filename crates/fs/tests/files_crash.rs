@@ -289,6 +289,23 @@ fn all_parts_of_a_rewritten_file_are_durable_with_another_file() {
     }
 }
 
+/// Also where the other file's own changes are durable already, by a sync that came between the parts.
+#[test]
+fn an_fsync_with_nothing_of_its_own_waits_for_a_rewritten_file() {
+    if !need(&["mke2fs"]) {
+        return;
+    }
+    let (base, record, volume) = recorded(&["-t", "ext4"], 1, &[7; 30_000]);
+    let (file, other) = (number(&volume, "/f0"), number(&volume, "/other"));
+    volume.truncate(file, 0).expect("truncate");
+    volume.write_at(other, 0, b"durable").expect("write");
+    volume.sync().expect("sync");
+    volume.write_at(file, 0, &[8; 30_000]).expect("write");
+    volume.fsync(other, false).expect("fsync");
+    let volume = crashed(&base, &record);
+    assert!(content(&volume, number(&volume, "/f0")) == vec![8; 30_000]);
+}
+
 /// Not even where their content fills several generations.
 #[test]
 fn none_of_many_rewritten_files_is_empty() {

@@ -184,20 +184,15 @@ impl Files {
         outcome
     }
 
-    /// Writes the new content of files that were truncated to nothing; returns whether there was any. Called before a
-    /// generation is closed.
-    pub(crate) fn flush_rewritten(&self) -> bool {
+    /// Writes the new content of files that were truncated to nothing. Called before a generation is closed.
+    pub(crate) fn flush_rewritten(&self) {
         if self.nodes.delayed() == 0 {
-            return false;
+            return;
         }
-        let files = self.nodes.rewritten.delayed();
-        for (number, event) in &files {
+        for number in self.nodes.rewritten.delayed() {
             // its own fsync reports an error
-            if self.flush_delayed(*number).is_ok() {
-                self.nodes.rewritten.record_written(*number, *event);
-            }
+            let _ = self.flush_delayed(number);
         }
-        !files.is_empty()
     }
 
     /// Makes a file's content and inode durable (with `data_only`, the inode as far as it is needed to read the
@@ -215,17 +210,17 @@ impl Files {
         }
         let Some(_guard) = self.changing_to_sync()? else { return Ok(()) };
         self.flush_delayed(number)?;
-        let durable = self.store.durable_generation();
-        let had_rewritten = self.flush_rewritten();
+        self.flush_rewritten();
         let node = self.node(number);
         if node.read().lost && std::mem::take(&mut node.write().lost) {
             let what = "delayed data could not be written and was lost";
             return Err(Error::corrupt(Structure::Inode, Where::Inode(number), what));
         }
         let newest = if data_only { node.datasync_generation() } else { node.sync_generation() };
-        let open = self.store.open_generation();
-        // the content of rewritten files may be in a later generation than their truncation
-        let mut generation = if had_rewritten && newest > durable { open } else { newest.min(open) };
+        // content of rewritten files, written now or by another thread, may be in a later generation than their truncation
+        // and this file's last change
+        let newest = newest.max(self.nodes.rewritten.generation());
+        let mut generation = newest.min(self.store.open_generation());
         if self.writing()?.options.mutant().is(Mutant::ShortSync) {
             generation = generation.saturating_sub(1);
         }
@@ -632,7 +627,12 @@ impl FileEdit<'_> {
 
     /// Writes all delayed data, and allocates its blocks.
     pub(crate) fn flush(&mut self) -> Result<()> {
+        let had_delayed = !self.state.delayed.is_empty();
         let outcome = self.flush_buffers();
+        if had_delayed && outcome.is_ok() {
+            let generation = self.node.datasync_generation();
+            self.volume.nodes.rewritten.record_written(self.inode.number, generation);
+        }
         if let Err(e) = &outcome
             && !matches!(e, Error::NoSpace | Error::Io(_) | Error::ReadOnly(_))
         {
