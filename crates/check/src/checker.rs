@@ -1,5 +1,6 @@
 //! One check from beginning to end: phase 0 opens the volume, the rounds read it, the phases after compare the records.
 
+use crate::capabilities::Capabilities;
 use crate::checks::Checks;
 use crate::context::Context;
 use crate::estimate;
@@ -23,6 +24,7 @@ use crate::scan::{Counters, Scanner};
 use crate::system_zone;
 use crate::table::{Code, Phase};
 use crate::view::{View, Walk};
+use crate::volume_format;
 use blockdev::BlockDevice;
 use format::InodeNo;
 use format::feature::{Incompat, RoCompat};
@@ -96,12 +98,14 @@ pub(crate) struct Checker<'a> {
 type LayeredVersion<'a> = (&'a PhysicalLayer, &'a Version);
 
 impl<'a> Checker<'a> {
-    /// Checks the volume, that of a native one in its newest generation and all snapshots.
+    /// Checks a native volume in its newest generation and all snapshots.
+    pub(crate) fn check_native(self) -> Result<Report, Refusal> {
+        let layer = native::read(self.device)?;
+        self.check_versions(&layer)
+    }
+
+    /// Checks an ext volume.
     pub(crate) fn check(self) -> Result<Report, Refusal> {
-        if native::is_native(self.device) {
-            let layer = native::read(self.device)?;
-            return self.check_versions(&layer);
-        }
         self.examine(|_| ()).map(|(report, ())| report)
     }
 
@@ -126,7 +130,8 @@ impl<'a> Checker<'a> {
             Err(refusal) if layer.is_damaged() && !refusal.is_cancelled() => (self.no_newest_volume(layer), true),
             Err(refusal) => return Err(of_a_native_volume(refusal)),
         };
-        report.format = crate::report::NATIVE.to_owned();
+        report.format = volume_format::NATIVE.to_owned();
+        report.capabilities = Capabilities::NATIVE;
         report.goes_back = layer.abandoned;
         report.scan = report.scan.and(&layer.scan);
         // the errors of the layer, of whichever version, are among those of the newest one

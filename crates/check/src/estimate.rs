@@ -32,7 +32,7 @@
 mod sample;
 mod shown;
 
-use crate::native::is_native;
+use crate::capabilities::Capabilities;
 use crate::options::{Options, Progress, Refusal};
 use crate::phases::{bitmaps, superblock};
 use crate::problem::Problems;
@@ -148,7 +148,7 @@ pub fn estimate(
     speed: Option<DeviceSpeed>,
     progress: &dyn Progress,
 ) -> Result<Estimate, Refusal> {
-    if is_native(device) {
+    if !Capabilities::of(device).estimate {
         return Err(Refusal::new("a check of a native volume has no estimate"));
     }
     make(device, options, speed, &|| progress.cancelled())
@@ -159,7 +159,7 @@ pub fn estimate(
 /// that the check is cancelled.
 pub fn estimate_if_long(device: &dyn BlockDevice, options: &Options, progress: &dyn Progress) -> Option<Estimate> {
     // its first blocks contain no ext superblock, and the search for copies of one would read 128 MiB
-    if is_native(device) {
+    if !Capabilities::of(device).estimate {
         return None;
     }
     let counters = Counters::default();

@@ -44,7 +44,7 @@ use layer::SIZE;
 use reader::{Reader, Start};
 
 /// Whether a device contains a native volume.
-pub fn is_native(device: &dyn BlockDevice) -> bool {
+pub(crate) fn is_native(device: &dyn BlockDevice) -> bool {
     (0..COPIES).any(|copy| {
         let mut block = vec![0; BLOCK_SIZE as usize];
         let read = device.read(copy * SIZE, &mut block).is_ok();

@@ -3,7 +3,7 @@
 
 use crate::options::Repair;
 use crate::problem::Problem;
-use crate::report::{NATIVE, NativeState, Remedy, Report, Reported, exit};
+use crate::report::{NativeState, Remedy, Report, Reported, exit};
 use crate::table::{Code, Fixer, Phase, Severity};
 use std::collections::HashSet;
 use std::fmt::{self, Display, Write as _};
@@ -257,12 +257,10 @@ pub fn changes(report: &Report) -> &'static str {
 pub fn next_step(report: &Report) -> String {
     let left = || report.problems.iter().filter(|problem| !problem.fixed && problem.severity.is_error());
     let lost = left().next().is_some() && left().all(|problem| problem.code.fixer() == Fixer::None);
-    if report.format == NATIVE
-        && let Some(remedy) = report.native.as_ref().and_then(|state| state.remedy)
-    {
+    if let Some(remedy) = report.native.as_ref().and_then(|state| state.remedy) {
         return native_step(report, remedy);
     }
-    if report.format == NATIVE && (lost || report.asked == Repair::All) {
+    if !report.capabilities.full_repair && (lost || report.asked == Repair::All) {
         return native_is_lost(report);
     }
     if left().any(|problem| problem.code == Code::BeyondDevice) {
@@ -274,7 +272,7 @@ pub fn next_step(report: &Report) -> String {
         return "what is left cannot be repaired: copy the data off".into();
     }
     let safe = preening_suffices(report);
-    if report.format == NATIVE && !safe {
+    if !report.capabilities.full_repair && !safe {
         return native_in_general(report);
     }
     repair_with(report, if safe { "-fp" } else { "-fy" })
@@ -291,10 +289,10 @@ fn preening_suffices(report: &Report) -> bool {
             && !report.unlisted.contains_key(&problem.code)
             && empty.contains(&problem.inode)
     };
-    // of a native volume it repairs the superblocks alone
+    // of a native volume only the superblocks are repaired
     let repaired = |problem: &Reported| {
         let in_superblock = matches!(problem.code, Code::NativeSuperblockDamaged | Code::NativeNotUnmounted);
-        (in_superblock || report.format != NATIVE) && (problem.code.preen_safe() || is_cleared(problem))
+        (in_superblock || report.capabilities.full_repair) && (problem.code.preen_safe() || is_cleared(problem))
     };
     report.asked == Repair::No
         && !report.goes_back
@@ -469,8 +467,7 @@ fn only_snapshots(report: &Report, state: &NativeState) -> String {
 /// The next step after an aborted check.
 fn after_abort(report: &Report) -> String {
     let next = |problem: &Reported| match problem.code {
-        // a native volume has no copies of the metadata above its map
-        Code::SuperblockFieldWrong | Code::FirstDataBlockWrong if report.format == NATIVE => {
+        Code::SuperblockFieldWrong | Code::FirstDataBlockWrong if !report.capabilities.backup_superblocks => {
             Some(native_is_lost(report))
         }
         // the only such field, on which nothing else depends

@@ -347,7 +347,7 @@ pub fn replay(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<Replay
 /// # Errors
 /// [`Refusal`] where there is no volume, and where the device fails.
 pub fn release_orphans(device: &Arc<dyn BlockDevice>, options: &Options) -> Result<usize, Refusal> {
-    if native::is_native(&**device) || !first_sight(&**device, options, &()) {
+    if !crate::Capabilities::of(&**device).clean_mark || !first_sight(&**device, options, &()) {
         return Ok(0);
     }
     let counters = Counters::default();

@@ -1,5 +1,6 @@
 //! The result of a check, as JSON (this module) or as text ([`crate::render`]).
 
+use crate::capabilities::Capabilities;
 use crate::options::Repair;
 use crate::problem::{Findings, Problem};
 use crate::render;
@@ -60,6 +61,9 @@ pub struct Report {
     /// The state of a native volume with errors, from which the next step follows.
     #[serde(skip)]
     pub native: Option<NativeState>,
+    /// The requests that the volume's format allows, from which the next step follows.
+    #[serde(skip)]
+    pub capabilities: Capabilities,
     /// The superblock that the caller chose, where that is not the primary.
     #[serde(skip)]
     pub chosen: Option<ChosenSuperblock>,
@@ -364,9 +368,6 @@ impl AddAssign<&Counts> for Counts {
     }
 }
 
-/// [`Report::format`] of native volumes.
-pub(crate) const NATIVE: &str = "extant";
-
 impl Report {
     /// A report on a check that repaired nothing.
     #[must_use]
@@ -397,6 +398,7 @@ impl Report {
             stopped_at: None,
             goes_back: false,
             native: None,
+            capabilities: Capabilities::EXT,
             chosen: None,
             mounted: false,
             place: None,

@@ -1,11 +1,11 @@
 //! The problem table is complete, its texts can be filled in, and the selection of listed problems depends on the
 //! volume alone.
 
-use extant_check::Repair;
 use extant_check::problem::{Limits, Problem, Problems};
 use extant_check::render::{UNKNOWN, escape, sentence, verdict, write_text};
 use extant_check::report::{ChosenSuperblock, Counts, NativeState, Remedy, Report, Scan};
 use extant_check::table::{Code, Fixer, PLACEHOLDERS, Phase, Severity, markdown};
+use extant_check::{Capabilities, Repair};
 use format::{FileBlock, FsBlock, GroupNo, InodeNo};
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -275,17 +275,30 @@ fn verdicts() {
             "1 error found, none repaired; what is left cannot be repaired: copy the data off.",
         ),
         (
-            Report { format: "extant".into(), ..report([Problem::new(Code::NativeStructureWrong)]) },
+            Report {
+                format: "extant".into(),
+                capabilities: Capabilities::NATIVE,
+                ..report([Problem::new(Code::NativeStructureWrong)])
+            },
             "1 error found, none repaired; damage of a native volume cannot be repaired: copy the data off, or roll \
              back to a snapshot without errors, if there is one.",
         ),
         (
-            Report { format: "extant".into(), ..report([Problem::new(Code::InodeUnattached)]) },
+            Report {
+                format: "extant".into(),
+                capabilities: Capabilities::NATIVE,
+                ..report([Problem::new(Code::InodeUnattached)])
+            },
             "1 error found, none repaired; first copy off what can be read, then run -fy: it returns to the previous \
              generation if that is intact.",
         ),
         (
-            Report { format: "extant".into(), asked: Repair::All, ..report([Problem::new(Code::InodeUnattached)]) },
+            Report {
+                format: "extant".into(),
+                capabilities: Capabilities::NATIVE,
+                asked: Repair::All,
+                ..report([Problem::new(Code::InodeUnattached)])
+            },
             "1 error found, none repaired; damage of a native volume cannot be repaired: copy the data off, or roll \
              back to a snapshot without errors, if there is one.",
         ),
@@ -391,7 +404,12 @@ fn verdicts_on_damaged_native_volumes() {
         ),
     ] {
         let damage = report([Problem::new(Code::NativeStructureWrong)]);
-        let verdict = verdict(&Report { format: "extant".into(), native: Some(state), ..damage });
+        let verdict = verdict(&Report {
+            format: "extant".into(),
+            capabilities: Capabilities::NATIVE,
+            native: Some(state),
+            ..damage
+        });
         assert!(verdict.starts_with("1 error found, none repaired; ") && verdict.ends_with(said), "{verdict}");
     }
 }
@@ -400,7 +418,11 @@ fn verdicts_on_damaged_native_volumes() {
 /// nothing.
 #[test]
 fn verdicts_where_only_snapshots_are_damaged() {
-    let damage = || Report { format: "extant".into(), ..report([Problem::new(Code::NativeStructureWrong)]) };
+    let damage = || Report {
+        format: "extant".into(),
+        capabilities: Capabilities::NATIVE,
+        ..report([Problem::new(Code::NativeStructureWrong)])
+    };
     let state = NativeState {
         live_is_intact: true,
         snapshots: 3,
@@ -460,7 +482,13 @@ fn verdicts_on_native_volumes_in_use_name_no_other_repair() {
     let intact = NativeState { snapshots: 1, intact: Some("s1".into()), ..NativeState::default() };
     let said = |codes: &[Code], state: &NativeState| {
         let found = report(codes.iter().map(|code| Problem::new(*code)));
-        verdict(&Report { format: "extant".into(), mounted: true, native: Some(state.clone()), ..found })
+        verdict(&Report {
+            format: "extant".into(),
+            capabilities: Capabilities::NATIVE,
+            mounted: true,
+            native: Some(state.clone()),
+            ..found
+        })
     };
     for codes in [&[Code::InodeUnattached, Code::NativeStructureWrong][..], &[Code::LinkCountWrong]] {
         let said = said(codes, &intact);
@@ -515,9 +543,9 @@ fn verdicts_on_volumes_in_use() {
         Code::NativeStructureWrong,
         Code::NativeSuperblockDamaged,
     ];
-    for format in ["ext4", "extant"] {
+    for (format, capabilities) in [("ext4", Capabilities::EXT), ("extant", Capabilities::NATIVE)] {
         for code in codes {
-            let report = Report { mounted: true, format: format.into(), ..report([Problem::new(code)]) };
+            let report = Report { mounted: true, format: format.into(), capabilities, ..report([Problem::new(code)]) };
             let said = verdict(&report);
             let repair = ["-fp", "-fy", "to repair", "roll back", "extant check"];
             let names_one = repair.iter().any(|word| said.contains(word));
@@ -525,14 +553,19 @@ fn verdicts_on_volumes_in_use() {
             assert!(format == "ext4" || !said.contains("-b"), "{code:?}: {said}");
         }
     }
-    let damaged = Report { format: "extant".into(), ..report([Problem::new(Code::NativeSuperblockDamaged)]) };
+    let damaged = Report {
+        format: "extant".into(),
+        capabilities: Capabilities::NATIVE,
+        ..report([Problem::new(Code::NativeSuperblockDamaged)])
+    };
     assert!(verdict(&damaged).ends_with("; run with -fp to repair."), "{}", verdict(&damaged));
     let goes_back = verdict(&Report { goes_back: true, ..damaged.clone() });
     assert!(goes_back.contains("then run -fy: it returns to the previous generation"), "{goes_back}");
     let in_use = verdict(&Report { mounted: true, ..damaged });
     assert!(in_use.ends_with("; unmount it first, then run `extant check -fp`."), "{in_use}");
     let both = report([Problem::new(Code::InodeUnattached), Problem::new(Code::NativeStructureWrong)]);
-    let in_use = verdict(&Report { mounted: true, format: "extant".into(), ..both });
+    let in_use =
+        verdict(&Report { mounted: true, format: "extant".into(), capabilities: Capabilities::NATIVE, ..both });
     assert!(in_use.contains("unmount it first, then run `extant check -fy`"), "{in_use}");
 }
 

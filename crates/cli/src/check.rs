@@ -458,7 +458,7 @@ impl Check {
         watch: &Watch,
     ) -> Result<clean_flag::LeftClean, Option<String>> {
         // it has no flag that could be trusted, and no journal
-        if check::is_native(&**device) {
+        if !check::Capabilities::of(&**device).clean_mark {
             return Err(None);
         }
         let word = |orphans| match clean_flag::left_clean(&**device, options.now, settings, orphans) {
@@ -518,7 +518,7 @@ impl Check {
             }
             Err(refusal) => self.refused(&refusal),
             Ok(estimate) if self.json => {
-                let format = clean_flag::format_of(device);
+                let format = check::format_name(device);
                 print_json(&Estimated { device: self.called(), format, estimate, warnings: warnings() })?;
                 Ok(exit::CLEAN)
             }
@@ -619,7 +619,7 @@ impl Check {
     fn print_refused(&self, exit: u8, error: &str) -> Result<(), Failure> {
         // also of a volume that is mounted or in use
         let device = open_volume(&self.device, blockdev::OpenOptions::default()).ok();
-        let format = device.and_then(|device| clean_flag::format_of(&*device));
+        let format = device.and_then(|device| check::format_name(&*device));
         let warnings = warnings();
         print_json(&Refused { device: self.called(), format, clean: false, exit, problems: [], error, warnings })
     }

@@ -111,7 +111,7 @@ impl Damage {
         }
         let name = &self.device.clone().unwrap_or_default();
         let device = open_volume(name, crate::source::for_writing(name)).map_err(|e| with_place(name, e))?;
-        if check::is_native(&*device) {
+        if !check::Capabilities::of(&*device).damage {
             let why = "native volumes are not supported: use an ext2, ext3, ext4 or rext3 volume";
             return Err(Failure::on(name, why));
         }

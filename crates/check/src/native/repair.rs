@@ -27,7 +27,7 @@ use format::native::superblock::{COPIES, LAST_GENERATION, NativeSuperblock};
 /// # Errors
 /// [`Refusal`] where no generation can be checked.
 pub(crate) fn check(checker: Checker<'_>) -> Result<Report, Refusal> {
-    let outcome = checker.check();
+    let outcome = checker.check_native();
     if is_settled(&outcome) {
         return outcome;
     }
@@ -41,7 +41,7 @@ pub(crate) fn check(checker: Checker<'_>) -> Result<Report, Refusal> {
 /// [`Refusal`] where no generation can be checked, and where the device fails.
 pub(crate) fn repair(checker: Checker<'_>) -> Result<Report, Refusal> {
     let Checker { device, options, .. } = checker;
-    let outcome = checker.check();
+    let outcome = checker.check_native();
     if is_settled(&outcome) {
         return outcome;
     }

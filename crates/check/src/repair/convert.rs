@@ -5,8 +5,8 @@
 use super::bitmaps::filled;
 use super::work::Work;
 use super::{copies, failed, space_maps};
+use crate::capabilities::Capabilities;
 use crate::checker::Checker;
-use crate::native;
 use crate::options::{Options, Progress, Refusal};
 use crate::redo::{self, FreeBlocks};
 use crate::report::exit;
@@ -52,8 +52,8 @@ pub fn convert(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<bool, Refusal> {
-    if native::is_native(&**device) {
-        return Err(refused("a native volume records its free space in its own way"));
+    if !Capabilities::of(&**device).conversion {
+        return Err(refused("convert changes ext4 volumes only; a native volume needs no conversion"));
     }
     redo::finish(&**device, None).map_err(failed)?;
     if to == FreeSpaceForm::Bitmaps {

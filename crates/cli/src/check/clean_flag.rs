@@ -51,16 +51,6 @@ pub(super) fn left_clean(
     Ok(LeftClean { format: sb.features.format_name(), counts })
 }
 
-/// The format of the volume on a device, if its superblock can be read.
-pub(super) fn format_of(device: &dyn BlockDevice) -> Option<&'static str> {
-    if check::is_native(device) {
-        return Some("extant");
-    }
-    let mut bytes = [0; DiskSuperblock::SIZE];
-    device.read(OFFSET, &mut bytes).ok()?;
-    Superblock::parse(&bytes).ok().map(|sb| sb.features.format_name())
-}
-
 /// The first readable backup superblock with possible fields: its block, and the block size in bytes.
 pub(super) fn copy_of_superblock(device: &dyn BlockDevice) -> Option<(u64, u32)> {
     let mut bytes = [0; DiskSuperblock::SIZE];
