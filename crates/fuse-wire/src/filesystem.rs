@@ -42,7 +42,7 @@ pub trait Filesystem: Send + Sync {
     /// Some of the changes did not reach the device.
     fn finish(&self) -> io::Result<()>;
 
-    /// The files of which data was lost that programs wrote and the kernel passed on later, as a phrase with the
+    /// The files of which data was lost that programs wrote and the kernel wrote back later, as a phrase with the
     /// causes; `None` where there are none. Called after [`Filesystem::finish`].
     fn lost(&self) -> Option<String> {
         None

@@ -8,7 +8,6 @@
 //! | `ops`, `ops/*` | each request as a call of an [`fs::Volume`]: those that read, those that change |
 //! | `snapshots` | `.extant/snapshots`: the snapshots of a native volume, in its mount; `snapshots/client`: access from another process |
 //! | `transactions` | atomic groups of calls: their members, and the requests that wait for them |
-//! | `losses` | open files that must report lost content |
 //! | `preconditions` | the state that a request relies on while it waits for a transaction |
 //! | `errno` | the mapping from errors to error numbers |
 //! | `problem_reports` | reports of damage to the user, once for each file |
@@ -25,7 +24,6 @@
 #![forbid(unsafe_code)]
 
 mod errno;
-mod losses;
 mod ops;
 mod options;
 mod preconditions;

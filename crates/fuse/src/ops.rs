@@ -30,8 +30,8 @@
 
 mod holes;
 mod ioctl;
-mod late;
 mod listing;
+mod lost_pages;
 mod opening;
 mod write;
 
@@ -45,7 +45,7 @@ use fuse_wire::{
     StatFs, StatxOut, StatxTime,
 };
 use holes::Holes;
-use late::LateWrites;
+use lost_pages::LostPages;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -106,7 +106,7 @@ pub(crate) struct Ops {
     /// written.
     may_have_pages: Mutex<HashMap<InodeNo, Option<Errno>>>,
     /// The files that lost data which the kernel had accepted.
-    pub(crate) late: LateWrites,
+    pub(crate) lost_pages: LostPages,
     /// The outcome of unmounting the volume, once it is unmounted.
     ended: Arc<Ended>,
     /// Whether each change is durable before it is answered.
@@ -249,7 +249,7 @@ impl Filesystem for Ops {
     }
 
     fn lost(&self) -> Option<String> {
-        self.late.report(&self.volume, true)
+        self.lost_pages.report(&self.volume, true)
     }
 
     fn panicked(&self, node: u64, what: &str) {
@@ -305,7 +305,7 @@ impl Ops {
             capable: Mutex::default(),
             any_capable: AtomicBool::new(false),
             may_have_pages: Mutex::default(),
-            late: LateWrites::default(),
+            lost_pages: LostPages::default(),
             ended: Arc::default(),
             sync: options.mount.sync,
             dirsync: options.mount.dirsync || options.mount.sync,
@@ -614,10 +614,10 @@ impl Ops {
 
     /// The value of an extended attribute.
     fn getxattr(&self, node: u64, (name, size): (&[u8], u32), caller: &Caller) -> Answer<Vec<u8>> {
-        if node == ROOT && late::is_sync(name) {
+        if node == ROOT && lost_pages::is_sync(name) {
             let ended = self.ended.lock().clone();
             ended.map_or_else(|| self.sync(), |how| how.map_err(|_| Errno::IO))?;
-            return Ok(self.late.value(&self.volume, (name, size), caller));
+            return Ok(self.lost_pages.value(&self.volume, (name, size), caller));
         }
         if node == ROOT && name == DAEMON.as_bytes() {
             return Ok(std::process::id().to_string().into_bytes());

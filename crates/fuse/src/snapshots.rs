@@ -152,7 +152,7 @@ impl Filesystem for WithSnapshots {
         self.live.finish()?;
         match self.back_to.lock().take() {
             Some(name) => {
-                self.live.late.clear();
+                self.live.lost_pages.clear();
                 fs::rollback(Arc::clone(self.live.volume.storage()), &name).map_err(io::Error::other)
             }
             None => Ok(()),
@@ -286,7 +286,7 @@ impl WithSnapshots {
             return Err(Errno::NOENT);
         }
         *back_to = (!name.is_empty()).then(|| name.to_vec());
-        self.live.late.set_replaced(back_to.is_some());
+        self.live.lost_pages.set_replaced(back_to.is_some());
         Ok(())
     }
 

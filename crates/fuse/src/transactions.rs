@@ -27,12 +27,12 @@
 mod client;
 mod ending;
 mod members;
+mod rolled_back_pages;
 mod waiting;
 
 pub use client::MountedTransaction;
 
 use crate::errno::errno;
-use crate::losses::Losses;
 use crate::ops::{ROOT, number_of};
 use crate::preconditions::Preconditions;
 use ending::watch;
@@ -40,6 +40,7 @@ use fs::{InodeNo, Transaction, Volume};
 use fuse_wire::{Answer, Caller, Features, Filesystem, Kernel, Operation, Reply, Request};
 use members::Members;
 use parking_lot::Mutex;
+use rolled_back_pages::RolledBackPages;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashSet;
@@ -88,21 +89,21 @@ struct Shared {
     /// The members of transactions that were rolled back.
     rolled_back: Mutex<Vec<Arc<Members>>>,
     any_rolled_back: AtomicBool,
-    /// The files whose pages were rolled back.
-    lost: Losses,
+    /// The files with pages that were rolled back.
+    rolled_back_pages: RolledBackPages,
 }
 
 /// Increments a counter until it is dropped.
-struct One<'c>(&'c AtomicUsize);
+struct CountGuard<'c>(&'c AtomicUsize);
 
-impl<'c> One<'c> {
+impl<'c> CountGuard<'c> {
     fn of(count: &'c AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
-        One(count)
+        CountGuard(count)
     }
 }
 
-impl Drop for One<'_> {
+impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -271,7 +272,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             answered: AtomicU64::new(0),
             rolled_back: Mutex::default(),
             any_rolled_back: AtomicBool::new(false),
-            lost: Losses::default(),
+            rolled_back_pages: RolledBackPages::default(),
         };
         Self { inner: Arc::new(inner), shared: Arc::new(shared), mounted_on, writeback }
     }
@@ -390,7 +391,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
                     return None;
                 }
                 shared.answered.fetch_add(1, Ordering::SeqCst);
-                Some(One::of(&shared.answering))
+                Some(CountGuard::of(&shared.answering))
             });
             // the process that gets the error of a page write did not request the change
             let error = |e: fs::Error| if paged { Errno::IO } else { errno(&e) };
@@ -448,7 +449,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         let member = running.as_ref().filter(|running| running.includes(request));
         let _answering = member.map(|_| {
             self.shared.answered.fetch_add(1, Ordering::SeqCst);
-            One::of(&self.shared.answering)
+            CountGuard::of(&self.shared.answering)
         });
         if let (Some(running), None, true) = (&running, member, self.shared.waiting.is_back(request)) {
             self.shared.wait_for(running, request)?;
@@ -467,8 +468,8 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
     /// Answers a request to make changes durable.
     fn sync(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         let shared = &*self.shared;
-        let is_lost = || match request.operation {
-            Operation::Fsync { handle, .. } => shared.lost.report(request.node, handle),
+        let is_rolled_back = || match request.operation {
+            Operation::Fsync { handle, .. } => shared.rolled_back_pages.report(request.node, handle),
             _ => false,
         };
         let running = shared.running();
@@ -479,11 +480,11 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
         if let Some(running) = running.as_ref().filter(|running| shared.blocks_sync(running, request)) {
             shared.wait_for(running, request)?;
             if running.undone.load(Ordering::SeqCst) {
-                is_lost();
+                is_rolled_back();
                 return Err(Errno::IO);
             }
         }
-        if member.is_none() && is_lost() {
+        if member.is_none() && is_rolled_back() {
             return Err(Errno::IO);
         }
         let _inside = member.map(|running| running.transaction.enter());
@@ -549,7 +550,7 @@ impl<F: Filesystem + 'static> Filesystem for WithTransactions<F> {
     fn forget(&self, node: u64, lookups: u64) {
         self.inner.forget(node, lookups);
         if number_of(node).is_none_or(|number| !self.shared.volume.is_looked_up(number)) {
-            self.shared.lost.forget(node);
+            self.shared.rolled_back_pages.forget(node);
         }
     }
 

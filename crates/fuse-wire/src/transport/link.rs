@@ -146,10 +146,10 @@ pub(crate) fn respond(
         let transport = if link.features.contains(Features::OVER_IO_URING) { "io_uring" } else { "/dev/fuse" };
         return reply.value(size, link.counters.text(transport, link.polling.spent()).as_bytes());
     }
-    let coming = link.writeback.record(&request.operation);
+    let page_write = link.writeback.record(&request.operation);
     let outcome = ask((link, queue), &request, reply);
-    if let (Some(coming), Err(why), false) = (coming, outcome, reply.is_rolled_back()) {
-        coming.failed(why);
+    if let (Some(page_write), Err(why), false) = (page_write, outcome, reply.is_rolled_back()) {
+        page_write.failed(why);
     }
     outcome
 }

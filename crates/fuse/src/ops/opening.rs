@@ -86,7 +86,7 @@ impl Ops {
         let Operation::Write { offset, paged: true, .. } = request.operation else { return };
         self.record_lost_page(request.node, why);
         if let Ok(inode) = self.number(request.node)
-            && let Some(problem) = self.late.record(&self.volume, inode, why)
+            && let Some(problem) = self.lost_pages.record(&self.volume, inode, why)
         {
             self.problems.report_lost(inode.get().into(), &problem);
         }

@@ -140,7 +140,7 @@ fn invalidate(
     running.undone.store(true, Ordering::SeqCst);
     record_capabilities(&**inner, shared, dirty);
     let page_writes = running.page_writes.lock().clone();
-    shared.lost.add(page_writes.iter().copied());
+    shared.rolled_back_pages.add(page_writes.iter().copied());
     shared.kernel.get()?;
     let ends = dirty.longer.iter().filter_map(|number| last_byte(shared, *number)).map(Forgotten::End);
     let nodes = dirty.inodes.iter().map(|number| node_of(*number)).chain(page_writes).map(Forgotten::Node);

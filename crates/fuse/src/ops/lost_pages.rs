@@ -1,4 +1,4 @@
-//! Late writes that fail: data from the kernel's page cache, whose program has had its answer.
+//! Page writes that fail: data from the kernel's page cache, whose program has had its answer.
 //!
 //! The kernel drops such data and reports that only to msync(2), fsync(2) and, with `writeback_cache`, close(2). The
 //! files are recorded here, and reported when the volume is unmounted or becomes read-only, also where the program has
@@ -27,7 +27,7 @@ const SEARCHED: usize = 100_000;
 
 /// A file that lost data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Loss {
+struct FileLoss {
     inode: InodeNo,
     /// Distinguishes the file from later ones with its number; `None` where the inode could not be read.
     generation: Option<u32>,
@@ -37,19 +37,19 @@ struct Loss {
 
 #[derive(Default)]
 struct Lost {
-    files: Vec<Loss>,
+    files: Vec<FileLoss>,
     /// Whether there were more files than are recorded, which were not reported.
     more: bool,
     /// Whether a rollback is scheduled, which replaces the files.
     replaced: bool,
 }
 
-/// The files that lost data in late writes.
+/// The files that lost data in page writes.
 #[derive(Default)]
-pub(crate) struct LateWrites(Mutex<Lost>);
+pub(crate) struct LostPages(Mutex<Lost>);
 
-impl LateWrites {
-    fn add(&self, new: Loss) {
+impl LostPages {
+    fn add(&self, new: FileLoss) {
         let mut guard = self.0.lock();
         let lost = &mut *guard;
         if let Some(loss) = lost.files.iter_mut().find(|loss| loss.inode == new.inode) {
@@ -68,7 +68,7 @@ impl LateWrites {
     }
 
     /// The files, without those that were reported unless `all`; and whether there were more.
-    fn list(&self, all: bool) -> (Vec<Loss>, bool) {
+    fn list(&self, all: bool) -> (Vec<FileLoss>, bool) {
         let lost = self.0.lock();
         (lost.files.iter().filter(|loss| all || !loss.reported).copied().collect(), lost.more)
     }
@@ -97,8 +97,8 @@ fn others(count: usize, more: bool) -> String {
     }
 }
 
-impl LateWrites {
-    /// Records that a late write to a file failed. Returns the problem to report, where data is missing of a file that
+impl LostPages {
+    /// Records that a page write to a file failed. Returns the problem to report, where data is missing of a file that
     /// programs can read.
     pub(super) fn record(&self, volume: &Volume, inode: InodeNo, why: Errno) -> Option<String> {
         // the last two: of a file, or by a process, that a rollback affected
@@ -110,17 +110,17 @@ impl LateWrites {
             return None;
         }
         let generation = attributes.ok().map(|a| a.generation);
-        let loss = Loss { inode, generation, why, reported: false };
+        let loss = FileLoss { inode, generation, why, reported: false };
         // one without a name may still be linked
         self.add(loss);
         if !has_name(volume, &loss) {
             return None;
         }
         let why = description(why);
-        Some(format!("written data that the kernel passed on late could not be stored and is lost: {why}"))
+        Some(format!("data in the page cache could not be written back and is lost: {why}"))
     }
 
-    /// The files that lost data in late writes, as a phrase for a report; without those that were reported, unless
+    /// The files that lost data in page writes, as a phrase for a report; without those that were reported, unless
     /// `all`. `None` where there are none.
     pub(crate) fn report(&self, volume: &Volume, all: bool) -> Option<String> {
         let (mut files, more) = self.list(all);
@@ -172,7 +172,7 @@ pub(super) fn is_sync(name: &[u8]) -> bool {
 }
 
 /// Whether the file that lost data still exists and has a name.
-fn has_name(volume: &Volume, loss: &Loss) -> bool {
+fn has_name(volume: &Volume, loss: &FileLoss) -> bool {
     match volume.attributes_of(loss.inode) {
         Ok(a) => a.links != 0 && loss.generation.is_none_or(|generation| generation == a.generation),
         Err(e) => !matches!(e, Error::Stale(_) | Error::NotFound),
@@ -180,7 +180,7 @@ fn has_name(volume: &Volume, loss: &Loss) -> bool {
 }
 
 /// Searches the tree for a path of each of these files.
-fn paths_of(volume: &Volume, files: &[Loss]) -> HashMap<InodeNo, Vec<u8>> {
+fn paths_of(volume: &Volume, files: &[FileLoss]) -> HashMap<InodeNo, Vec<u8>> {
     let mut paths = HashMap::new();
     for (path, inode) in volume.walk(InodeNo::ROOT).take(SEARCHED) {
         let Ok(inode) = inode else { continue };
@@ -198,33 +198,33 @@ fn paths_of(volume: &Volume, files: &[Loss]) -> HashMap<InodeNo, Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn loss(number: u32) -> Loss {
-        Loss { inode: InodeNo(number), generation: Some(0), why: Errno::NOSPC, reported: false }
+    fn loss(number: u32) -> FileLoss {
+        FileLoss { inode: InodeNo(number), generation: Some(0), why: Errno::NOSPC, reported: false }
     }
 
     #[test]
     fn each_file_is_reported_again_only_after_another_loss() {
-        let late = LateWrites::default();
+        let lost = LostPages::default();
         for number in [12, 13, 12] {
-            late.add(loss(number));
+            lost.add(loss(number));
         }
-        assert_eq!(late.list(false), (vec![loss(12), loss(13)], false));
-        late.set_reported();
-        assert_eq!(late.list(false), (Vec::new(), false));
-        assert_eq!(late.list(true).0.len(), 2);
-        late.add(loss(13));
-        assert_eq!(late.list(false), (vec![loss(13)], false));
+        assert_eq!(lost.list(false), (vec![loss(12), loss(13)], false));
+        lost.set_reported();
+        assert_eq!(lost.list(false), (Vec::new(), false));
+        assert_eq!(lost.list(true).0.len(), 2);
+        lost.add(loss(13));
+        assert_eq!(lost.list(false), (vec![loss(13)], false));
     }
 
     #[test]
     fn the_record_is_limited() {
-        let late = LateWrites::default();
-        (0..2000).for_each(|number| late.add(loss(number)));
-        assert!(late.list(false).0.len() == MOST && late.list(false).1);
-        late.set_reported();
-        assert_eq!(late.list(false), (Vec::new(), false));
-        late.add(loss(5000));
-        assert_eq!(late.list(false), (vec![loss(5000)], true));
+        let lost = LostPages::default();
+        (0..2000).for_each(|number| lost.add(loss(number)));
+        assert!(lost.list(false).0.len() == MOST && lost.list(false).1);
+        lost.set_reported();
+        assert_eq!(lost.list(false), (Vec::new(), false));
+        lost.add(loss(5000));
+        assert_eq!(lost.list(false), (vec![loss(5000)], true));
     }
 
     #[test]
