@@ -187,7 +187,7 @@ const TRANSPORT_IS_OFF: &str = "requests use the slower transport, /dev/fuse: FU
 
 /// Time for which a volume that is not mounted may still be in use: umount(8) returns shortly before the process that
 /// served it exits, and for a mount without sync(2) before all data is on the device.
-const LETTING_GO: Duration = Duration::from_secs(10);
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Mount {
     pub(crate) fn run(&self) -> Result<u8> {
@@ -309,7 +309,7 @@ impl Mount {
             self.source.open_any(&options.volume_options(), access)
         };
         let mounted = blockdev::mounted(&self.source.device);
-        let patience = if mounted.is_some() { Duration::ZERO } else { LETTING_GO };
+        let patience = if mounted.is_some() { Duration::ZERO } else { UNMOUNT_PATIENCE };
         let why = match (open(options, patience), mounted) {
             (Ok(opened), _) => return Ok((opened, None)),
             (Err(Failure::Message(why)), _) if !options.mount.read_only && !options.insist => why,

@@ -285,11 +285,11 @@ fn has_backup(device: &dyn BlockDevice) -> bool {
 
 /// Time for which a volume that is not mounted may still be in use: the program that served it exits shortly after
 /// umount(8).
-const LETTING_GO: Duration = Duration::from_secs(2);
+const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The options for opening a device for changes.
 pub(crate) fn for_writing(device: &Device) -> blockdev::OpenOptions {
-    let patience = if blockdev::mounted(device).is_some() { Duration::ZERO } else { LETTING_GO };
+    let patience = if blockdev::mounted(device).is_some() { Duration::ZERO } else { RELEASE_PATIENCE };
     blockdev::OpenOptions { write: true, patience, ..blockdev::OpenOptions::default() }
 }
 
