@@ -4,12 +4,12 @@
 //! superblock is an error, and a copy is used only if the caller specifies it. The journal's content is overlaid in
 //! memory, so that all later reads see the volume as after a replay, and nothing is written.
 
+use crate::base::Base;
 use crate::disk::Disk;
 use crate::layout::Layout;
 use crate::mmp::Heartbeat;
 use crate::native;
 use crate::options::OpenOptions;
-use crate::volume_state::Base;
 use crate::{Error, Maps, Result, Warning};
 use blockdev::BlockDevice;
 use format::feature::{Compat, Incompat};

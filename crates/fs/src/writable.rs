@@ -3,8 +3,8 @@
 //! The reason for a refusal is one sentence; the caller may then open the volume for reading only.
 
 use crate::alloc::{Space, SpaceOptions};
+use crate::base::Writing;
 use crate::engine::{NewEngine, PossibleMode};
-use crate::volume_state::Writing;
 use crate::{Consistency, DataMode, Error, Maps, OpenOptions, Result, Timestamp, Warning, WriteOptions};
 use format::feature::{Compat, Features, RoCompat};
 use format::space_map::SpaceMaps;
