@@ -243,8 +243,8 @@ impl Mkfs {
             filled => filled?,
         };
         let removed = filled.as_ref().is_some_and(|filled| filled.incomplete && self.end_incomplete(created.as_ref()));
-        for note in image.notes().iter().filter(|_| !removed) {
-            say(&format!("{}: {note}", escape(self.device.as_bytes())));
+        for warning in image.warnings().iter().filter(|_| !removed) {
+            say(&format!("{}: {warning}", escape(self.device.as_bytes())));
         }
         if self.json {
             print_json_object(&self.summary(&image, filled.as_ref(), removed)?)?;
@@ -576,7 +576,7 @@ impl Mkfs {
             "inodes_per_group": geometry.inodes_per_group,
             "features": image.features().names(),
             "backup_superblocks": backup_blocks(image).map(FsBlock::get).collect::<Vec<_>>(),
-            "notes": image.notes().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "warnings": image.warnings().iter().map(ToString::to_string).collect::<Vec<_>>(),
         }))
     }
 }

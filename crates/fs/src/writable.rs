@@ -101,7 +101,7 @@ impl Maps {
         if open.ignore_journal {
             return refuse("it was opened without its journal (norecovery)");
         }
-        if self.warnings().iter().any(|note| matches!(note, Warning::Truncated { .. })) {
+        if self.warnings().iter().any(|warning| matches!(warning, Warning::Truncated { .. })) {
             return refuse("the device ends before the volume does");
         }
         if self.has_journal() && self.sb.journal_inode().is_none() {
@@ -112,8 +112,8 @@ impl Maps {
 
     /// Checks that the content of the journal may be written home.
     pub(crate) fn may_be_replayed(&self) -> Result<()> {
-        for note in self.warnings() {
-            match note {
+        for warning in self.warnings() {
+            match warning {
                 Warning::JournalDamaged(_) => {
                     return refuse("its journal is damaged; it needs a check first: run `extant check -fy`");
                 }

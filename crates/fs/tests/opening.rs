@@ -160,21 +160,21 @@ fn the_descriptors_of_very_many_groups_are_not_summed() {
 }
 
 #[test]
-fn state_is_noted() {
+fn state_is_reported_as_a_warning() {
     if !need(&["mke2fs"]) {
         return;
     }
     let good = Image::mke2fs(&["-t", "ext2"], 4 << 20).build().bytes();
-    let notes = |state: u16| {
+    let warnings = |state: u16| {
         let mut bytes = good.clone();
         change(&mut bytes, |sb| sb.s_state = state.into());
         open_bytes(bytes).unwrap().warnings().to_vec()
     };
-    assert_eq!(notes(1), []);
-    assert_eq!(notes(0), [Warning::NotUnmounted]);
-    assert_eq!(notes(3), [Warning::HasErrors]);
-    for note in notes(2) {
-        assert!(note.to_string().contains("check"), "{note}");
+    assert_eq!(warnings(1), []);
+    assert_eq!(warnings(0), [Warning::NotUnmounted]);
+    assert_eq!(warnings(3), [Warning::HasErrors]);
+    for warning in warnings(2) {
+        assert!(warning.to_string().contains("check"), "{warning}");
     }
 }
 

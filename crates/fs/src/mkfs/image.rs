@@ -16,17 +16,17 @@ use std::fmt;
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
-/// A note for the user about a volume that differs from the request.
+/// A warning about a volume that differs from the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Note {
+pub enum Warning {
     /// The volume is too small to have a journal.
     NoJournal,
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Note::NoJournal => "the volume is too small for a journal and is created without one",
+            Warning::NoJournal => "the volume is too small for a journal and is created without one",
         })
     }
 }
@@ -38,7 +38,7 @@ pub struct VolumeImage {
     groups: Vec<Group>,
     used: Used,
     content: Content,
-    notes: Vec<Note>,
+    warnings: Vec<Warning>,
     pub(super) options: MkfsOptions,
     /// The layer beneath the volume.
     pub(super) layer: PhysicalLayer,
@@ -75,8 +75,8 @@ impl VolumeImage {
             inode.set_checksum(&geometry, *number);
         }
         let (superblock, groups) = count(plan.clone(), groups, &used, (&content, maps.is_some()), options)?;
-        let VolumePlan { notes, layer, .. } = plan;
-        Ok(Self { superblock, groups, used, content, notes, options: options.clone(), layer, maps })
+        let VolumePlan { warnings, layer, .. } = plan;
+        Ok(Self { superblock, groups, used, content, warnings, options: options.clone(), layer, maps })
     }
 
     /// The superblock that the volume will have.
@@ -103,10 +103,10 @@ impl VolumeImage {
         self.layer.free_blocks(&self.superblock, &self.used)
     }
 
-    /// Notes for the user.
+    /// Warnings for the user.
     #[must_use]
-    pub fn notes(&self) -> &[Note] {
-        &self.notes
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
     }
 
     /// Groups that will contain a backup of the superblock.

@@ -37,7 +37,7 @@ mod wipe;
 mod write;
 
 pub use error::{Error, Result};
-pub use image::{Note, VolumeImage};
+pub use image::{VolumeImage, Warning};
 pub use options::{Encoding, FeatureEdits, Kind, MkfsOptions, OnError, QuotaKinds, Usage};
 pub use probe::{contents, foreign_contents};
 

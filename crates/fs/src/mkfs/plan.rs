@@ -6,7 +6,7 @@
 use super::error::{Result, refuse};
 use super::options::Usage;
 use super::physical_layer::{NewMap, PhysicalLayer};
-use super::{Kind, MkfsOptions, Note, OnError, features};
+use super::{Kind, MkfsOptions, OnError, Warning, features};
 use format::feature::{Compat, Extant, ExtantRo, Features, Incompat, RoCompat};
 use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Layout as NativeLayout};
 use format::superblock::{Backups, DiskSuperblock, Flags, Geometry, MAGIC, State};
@@ -42,7 +42,7 @@ pub(super) struct VolumePlan {
     /// Blocks of the journal with its fast-commit area, and of that area; 0 without one.
     pub(super) journal_blocks: u32,
     pub(super) fast_commit_blocks: u32,
-    pub(super) notes: Vec<Note>,
+    pub(super) warnings: Vec<Warning>,
     /// The layer beneath the volume.
     pub(super) layer: PhysicalLayer,
 }
@@ -72,7 +72,7 @@ impl VolumePlan {
             return Self::native(len, sector, features, options);
         }
         let basics = Basics::new(len, sector, &features, options)?;
-        let mut notes = Vec::new();
+        let mut warnings = Vec::new();
         let pages = basics.whole_pages(len, options.len.is_none());
         let blocks = pages / u64::from(basics.cluster_blocks) * u64::from(basics.cluster_blocks);
         if blocks > u64::from(u32::MAX) {
@@ -91,8 +91,8 @@ impl VolumePlan {
         let disk = fixed_fields(options, &features, &basics)?;
         let mut plan = Self::fit(disk, features, blocks, &basics, options)?;
         plan.reserve(pages, blocks, options)?;
-        plan.plan_journal(options, &mut notes)?;
-        plan.notes = notes;
+        plan.plan_journal(options, &mut warnings)?;
+        plan.warnings = warnings;
         Ok(plan)
     }
 
@@ -210,7 +210,7 @@ impl VolumePlan {
                 geometry,
                 journal_blocks: 0,
                 fast_commit_blocks: 0,
-                notes: Vec::new(),
+                warnings: Vec::new(),
                 layer: PhysicalLayer::Device,
             });
         }
@@ -230,7 +230,7 @@ impl VolumePlan {
         Ok(())
     }
 
-    fn plan_journal(&mut self, options: &MkfsOptions, notes: &mut Vec<Note>) -> Result<()> {
+    fn plan_journal(&mut self, options: &MkfsOptions, warnings: &mut Vec<Warning>) -> Result<()> {
         if !self.features.compat.contains(Compat::HAS_JOURNAL) {
             return Ok(());
         }
@@ -243,7 +243,7 @@ impl VolumePlan {
                     // an orphan file needs a journal
                     self.features.compat -= Compat::HAS_JOURNAL | Compat::ORPHAN_FILE;
                     self.disk.set_features(self.features);
-                    notes.push(Note::NoJournal);
+                    warnings.push(Warning::NoJournal);
                     return Ok(());
                 }
             },
