@@ -117,7 +117,7 @@ impl Node {
 
     /// Replaces unknown generations of change by this one, which is durable, so that the exact number no longer
     /// matters.
-    pub(crate) fn settle(&self, generation: u64) {
+    pub(crate) fn set_synced(&self, generation: u64) {
         for newest in [&self.datasync_generation, &self.sync_generation] {
             // on failure, the generation is known
             let _ = newest.compare_exchange(u64::MAX, generation, Ordering::AcqRel, Ordering::Relaxed);

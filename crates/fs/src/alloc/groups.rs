@@ -34,7 +34,7 @@ impl Space {
         self.load_space(store, group, live.as_deref())
     }
 
-    /// A group whose free space is in memory, updated to the newest epoch; `None` for a corrupt one.
+    /// A group whose free space is in memory, updated for all snapshots; `None` for a corrupt one.
     fn up_to_date<'s>(&self, group: u32, mut state: MutexGuard<'s, GroupState>) -> Option<MutexGuard<'s, GroupState>> {
         if state.corrupt {
             return None;

@@ -13,7 +13,7 @@ pub(crate) struct GroupCell {
     pub(crate) table: FsBlock,
     /// Blocks that may be allocated.
     pub(super) blocks: AtomicU32,
-    /// Upper bound on the available blocks while `blocks` is only an estimate for policies; else 0.
+    /// Upper bound on the available blocks while `blocks` is only a hint for policies; else 0.
     most: AtomicU32,
     pub(super) inodes: AtomicU32,
     pub(super) directories: AtomicU32,
@@ -42,7 +42,7 @@ pub(super) struct SpaceArea {
     /// Whether it has been announced to the open generation.
     pub(super) changed: bool,
     /// The number of snapshots taken into account; see [`SnapshotPins`](super::snapshot_pins::SnapshotPins).
-    pub(super) epoch: u64,
+    pub(super) snapshot_count: u64,
     /// The generation that last changed it.
     pub(super) generation: u64,
 }

@@ -3,8 +3,8 @@
 //! 1. The free space of a group in memory includes which of the group's blocks a snapshot uses. It is read from the
 //!    bitmap that each snapshot has of the group, when the group is loaded; equal physical blocks are equal bitmaps,
 //!    which are read once.
-//! 2. A snapshot is created without access to any group: it increments the *epoch* while no operation runs, and a group
-//!    in memory marks all its blocks in use as pinned before any other use in the new epoch.
+//! 2. A snapshot is created without access to any group: it increments the number of snapshots while no operation runs,
+//!    and a group in memory marks all its blocks in use as pinned before any other use with the new number.
 //! 3. While one is deleted, no group is loaded. Blocks pinned only by that snapshot may be allocated when the
 //!    generation without it is durable.
 
@@ -30,7 +30,7 @@ pub(super) struct SnapshotPins {
     /// Whether any snapshot exists; changed together with `live`.
     pub(super) any: AtomicBool,
     /// The number of snapshots created since the volume was opened.
-    pub(super) epoch: AtomicU64,
+    pub(super) snapshot_count: AtomicU64,
     /// Blocks of the data groups that are free in the bitmaps and pinned.
     pub(super) blocks: AtomicU64,
 }
@@ -51,7 +51,7 @@ impl SnapshotPins {
             mapped: Arc::clone(mapped),
             any: AtomicBool::new(!list.is_empty()),
             live: RwLock::new(LiveSnapshots { list, pending: false }),
-            epoch: AtomicU64::new(0),
+            snapshot_count: AtomicU64::new(0),
             blocks: AtomicU64::new(blocks),
         }))
     }
@@ -67,8 +67,8 @@ impl SnapshotPins {
 
     /// Updates the free space of a data group for the snapshots created since its last update.
     pub(super) fn catch_up(&self, area: &mut SpaceArea) {
-        let epoch = self.epoch.load(Ordering::Acquire);
-        if std::mem::replace(&mut area.epoch, epoch) != epoch
+        let snapshot_count = self.snapshot_count.load(Ordering::Acquire);
+        if std::mem::replace(&mut area.snapshot_count, snapshot_count) != snapshot_count
             && let Some(free) = &mut area.free
         {
             free.pin_used();
@@ -97,7 +97,7 @@ impl SnapshotPins {
         if pins.pending {
             free.pin_used();
         }
-        area.epoch = self.epoch.load(Ordering::Acquire);
+        area.snapshot_count = self.snapshot_count.load(Ordering::Acquire);
     }
 }
 

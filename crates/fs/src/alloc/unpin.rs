@@ -55,7 +55,7 @@ impl Space {
         if pins.mapped.becomes_snapshot(generation) {
             pins.write().pending = true;
             pins.any.store(true, Ordering::Release);
-            pins.epoch.fetch_add(1, Ordering::AcqRel);
+            pins.snapshot_count.fetch_add(1, Ordering::AcqRel);
         }
     }
 

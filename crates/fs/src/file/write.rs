@@ -225,7 +225,7 @@ impl Files {
             generation = generation.saturating_sub(1);
         }
         self.store.sync_generation(generation)?;
-        node.settle(generation);
+        node.set_synced(generation);
         Ok(())
     }
 

@@ -23,7 +23,7 @@ impl LoadError {
     }
 }
 
-/// An estimate of a group's free space before it is loaded.
+/// A hint at a group's free space before it is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FreeBlocksHint {
     /// Approximate number of free blocks; for policies.
