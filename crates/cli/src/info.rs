@@ -15,8 +15,8 @@ use std::io::{self, Write};
 
 mod export;
 mod groups;
-mod maps;
 mod rows;
+mod space_maps;
 
 #[derive(Debug, Args)]
 #[command(
@@ -160,7 +160,7 @@ impl Info {
             if let Some(groups) = groups {
                 groups::print(&groups, &mut out)?;
                 if let Some(maps) = &maps {
-                    maps::print(maps, &mut out)?;
+                    space_maps::print(maps, &mut out)?;
                 }
             }
             out.flush()?;

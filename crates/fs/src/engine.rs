@@ -84,8 +84,8 @@ static TABLE: [PossibleMode; 6] = [
         takes_unclean: true,
         data: &[],
         needs: needs_versions,
-        make: |maps, _, sizes| {
-            let engine = NativeUnordered::new(&maps.versions()?.mapped, sizes.dirty_blocks)?;
+        make: |volume, _, sizes| {
+            let engine = NativeUnordered::new(&volume.versions()?.mapped, sizes.dirty_blocks)?;
             Ok(NewEngine::WithSpace(Box::new(engine)))
         },
     },
@@ -178,11 +178,11 @@ impl PossibleMode {
     ///
     /// # Errors
     /// Those of the device; [`Error::Corrupt`] if structures that the engine needs are damaged.
-    pub(crate) fn engine(&self, maps: &Maps, options: &WriteOptions) -> Result<NewEngine> {
-        let block = maps.sb.geometry.block_size;
+    pub(crate) fn engine(&self, volume: &Maps, options: &WriteOptions) -> Result<NewEngine> {
+        let block = volume.sb.geometry.block_size;
         let transaction = memory_budget::budget().transaction_blocks;
         let dirty_blocks = (options.dirty_bytes.min(transaction) / block as usize).max(LEAST_DIRTY);
-        (self.make)(maps, options, &Sizes { block, dirty_blocks, transaction })
+        (self.make)(volume, options, &Sizes { block, dirty_blocks, transaction })
     }
 
     /// Refuses a data mode that the mode does not have.
@@ -200,47 +200,47 @@ impl PossibleMode {
     }
 }
 
-fn needs_versions(maps: &Maps) -> Result<()> {
+fn needs_versions(volume: &Maps) -> Result<()> {
     const NONE: &str = "`consistency=snapshot` needs a native volume: `extant mkfs -t extant` creates one";
-    maps.layout.versions().map(|_| ()).ok_or(Error::Impossible(NONE))
+    volume.layout.versions().map(|_| ()).ok_or(Error::Impossible(NONE))
 }
 
 /// Refuses a volume whose metadata moves: an engine with weaker guarantees than snapshots would be misleading.
-fn needs_fixed_locations(maps: &Maps) -> Result<()> {
+fn needs_fixed_locations(volume: &Maps) -> Result<()> {
     const NATIVE: Error = Error::Impossible("a native volume needs `consistency=snapshot` or `none`");
-    if maps.layout.versions().is_some() { Err(NATIVE) } else { Ok(()) }
+    if volume.layout.versions().is_some() { Err(NATIVE) } else { Ok(()) }
 }
 
-fn needs_journal(maps: &Maps) -> Result<()> {
+fn needs_journal(volume: &Maps) -> Result<()> {
     const NONE: Error = Error::Impossible("`consistency=journal` needs a journal, and the volume has none");
-    needs_fixed_locations(maps)?;
-    if maps.sb.features.compat.contains(Compat::HAS_JOURNAL) { Ok(()) } else { Err(NONE) }
+    needs_fixed_locations(volume)?;
+    if volume.sb.features.compat.contains(Compat::HAS_JOURNAL) { Ok(()) } else { Err(NONE) }
 }
 
-fn needs_list(maps: &Maps) -> Result<()> {
-    needs_fixed_locations(maps)?;
-    maps.linked_list().map(drop)
+fn needs_list(volume: &Maps) -> Result<()> {
+    needs_fixed_locations(volume)?;
+    volume.linked_list().map(drop)
 }
 
-fn copy_on_write(maps: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngine> {
-    let engine = CopyOnWrite::new(&maps.versions()?.mapped, sizes.dirty_blocks)?;
+fn copy_on_write(volume: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngine> {
+    let engine = CopyOnWrite::new(&volume.versions()?.mapped, sizes.dirty_blocks)?;
     Ok(NewEngine::WithSpace(Box::new(options.mutant().copy_on_write(engine)?)))
 }
 
-fn linked(maps: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngine> {
-    let engine = Linked::new(&maps.sb, maps.linked_list()?, sizes.dirty_blocks);
+fn linked(volume: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngine> {
+    let engine = Linked::new(&volume.sb, volume.linked_list()?, sizes.dirty_blocks);
     Ok(NewEngine::plain(options.mutant().linked(engine)))
 }
 
-fn journal(maps: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngine> {
+fn journal(volume: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngine> {
     let clock = Arc::clone(&options.clock);
     // content of the open generation, of the one being committed, and twice as much in the log
     let content = (sizes.transaction / 4 / sizes.block as usize).max(LEAST_DIRTY);
     let journal_data = options.data == DataMode::Journal;
     let journal = JournalOptions {
         journal_data,
-        checksums: maps.sb.geometry.metadata_csum,
-        wide: maps.sb.features.incompat.contains(Incompat::BIT64),
+        checksums: volume.sb.geometry.metadata_csum,
+        wide: volume.sb.features.incompat.contains(Incompat::BIT64),
         dirty_blocks: if journal_data { sizes.dirty_blocks.min(content) } else { sizes.dirty_blocks },
         clock: Arc::new(move || {
             let now = clock();
@@ -248,7 +248,7 @@ fn journal(maps: &Maps, options: &WriteOptions, sizes: &Sizes) -> Result<NewEngi
             Duration::new(u64::try_from(now.seconds).unwrap_or_default(), now.nanos)
         }),
     };
-    Ok(NewEngine::plain(Journal::new(maps.journal()?, journal)?))
+    Ok(NewEngine::plain(Journal::new(volume.journal()?, journal)?))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use store::recovery::{JournalLocation, Recovery, recover};
 /// Opens the volume on a device; see [`Volume::open`](crate::Volume::open). The heartbeat marks it as in use, if it is
 /// open for writing and has a block for that.
 pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<(Maps, Option<Heartbeat>)> {
-    let mut maps = match native::open(&device, options.snapshot.as_deref())? {
+    let mut volume = match native::open(&device, options.snapshot.as_deref())? {
         Some((superblock, mapped)) => {
             let sb = asked_superblock(&*mapped, options);
             let above = sb.and_then(|sb| above_map(&superblock, mapped, sb, options));
@@ -39,25 +39,25 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Resul
             over(disk(device, sb, options))
         }
     };
-    maps.warn_of_device(options)?;
+    volume.warn_of_device(options)?;
     let Some(write) = &options.write else {
-        maps.recover(options)?;
-        maps.warn_of_state();
-        maps.warn_of_user();
-        return Ok((maps, None));
+        volume.recover(options)?;
+        volume.warn_of_state();
+        volume.warn_of_user();
+        return Ok((volume, None));
     };
-    maps.may_be_written(options)?;
-    let mut heartbeat = Heartbeat::begin(&maps, write)?;
-    let outcome = maps.recover(options).and_then(|()| {
-        maps.warn_of_state();
-        maps.start_writing(write.clone(), options.cache_bytes)
+    volume.may_be_written(options)?;
+    let mut heartbeat = Heartbeat::begin(&volume, write)?;
+    let outcome = volume.recover(options).and_then(|()| {
+        volume.warn_of_state();
+        volume.start_writing(write.clone(), options.cache_bytes)
     });
     if let Err(e) = outcome {
         // the volume is not in use after all; the error of opening it is the one to return
         heartbeat.iter_mut().for_each(|heartbeat| drop(heartbeat.clear(write)));
         return Err(e);
     }
-    Ok((maps, heartbeat))
+    Ok((volume, heartbeat))
 }
 
 /// The volume above the map of a native one, for reading.

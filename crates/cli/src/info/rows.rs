@@ -1,6 +1,6 @@
 //! The rows of superblock, journal and multiple-mount protection, in display order.
 
-use super::{Section, maps, quoted};
+use super::{Section, quoted, space_maps};
 use crate::error_report::Complaints;
 use crate::output::{SECONDS, counted, human, local_time, utc_time};
 use check::render::escape;
@@ -23,7 +23,7 @@ pub(super) fn sections(
 ) -> Vec<Section> {
     let identity = identity(volume, summary, space_maps.is_some());
     let mut sections = vec![identity, state(volume, summary, mounted), space(volume, summary, space_maps)];
-    sections.extend(space_maps.map(|found| maps::section(found, volume.superblock().geometry.block_size)));
+    sections.extend(space_maps.map(|found| space_maps::section(found, volume.superblock().geometry.block_size)));
     sections.extend(summary.generations.as_ref().map(generations));
     sections.extend([layout(volume), history(volume)]);
     sections.extend(errors(volume));

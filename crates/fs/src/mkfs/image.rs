@@ -5,7 +5,7 @@ use super::files::{self, Content};
 use super::physical_layer::PhysicalLayer;
 use super::plan::{RESERVED_INODES, VolumePlan};
 use super::used::{Used, clusters};
-use super::{MkfsOptions, maps, tables};
+use super::{MkfsOptions, space_maps, tables};
 use format::feature::{Compat, Features};
 use format::group::{Group, GroupFlags, bitmap_checksum};
 use format::inode::InodeBuf;
@@ -122,7 +122,7 @@ impl VolumeImage {
 
     /// The nonzero blocks of space maps, as runs; none on volumes with block bitmaps.
     pub(super) fn map_runs(&self) -> Vec<(FsBlock, Vec<u8>)> {
-        self.maps.as_ref().map_or_else(Vec::new, |maps| maps::content(maps, &self.used, &self.groups))
+        self.maps.as_ref().map_or_else(Vec::new, |maps| space_maps::content(maps, &self.used, &self.groups))
     }
 
     pub(super) fn groups(&self) -> &[Group] {

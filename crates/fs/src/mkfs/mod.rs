@@ -7,7 +7,7 @@
 //! | `plan` | sizes and counts: the superblock's numbers, from the device's length |
 //! | `used` | the blocks in use, and the search for free ones |
 //! | `tables` | the locations of superblock copies, descriptors, bitmaps and inode tables |
-//! | `maps` | space maps, on volumes that have them instead of block bitmaps |
+//! | `space_maps` | space maps, on volumes that have them instead of block bitmaps |
 //! | `files` | the content of a new volume: root, lost+found, journal, and other system inodes |
 //! | `physical_layer` | the layer beneath: the device itself, or the map of a native volume |
 //! | `image` | all of it combined: bytes and their locations |
@@ -26,11 +26,11 @@ mod error;
 mod features;
 mod files;
 mod image;
-mod maps;
 mod options;
 mod physical_layer;
 mod plan;
 mod probe;
+mod space_maps;
 mod tables;
 mod used;
 mod wipe;

@@ -9,7 +9,7 @@
 //! 4. With packed_meta_blocks, the whole volume is one such flexible group.
 
 use super::error::{Result, refuse};
-use super::maps;
+use super::space_maps;
 use super::used::Used;
 use format::group::{Group, GroupFlags};
 use format::native::{CHUNK_BLOCKS, Layout as NativeLayout};
@@ -34,7 +34,7 @@ pub(super) fn place(
     }
     let within = u64::from(geometry.first_data_block)..geometry.blocks;
     let mut groups = vec![EMPTY; geometry.groups as usize];
-    let place_maps = |(size, log)| maps::place(geometry, size, log, &mut used, &mut groups);
+    let place_maps = |(size, log)| space_maps::place(geometry, size, log, &mut used, &mut groups);
     let maps = maps.map(place_maps).transpose()?;
     let mut placer = Placer { geometry, used, groups, within, has_bitmaps: maps.is_none() };
     if packed {
