@@ -1,7 +1,7 @@
 //! Admission of changes to the volume, and rollback of transactions: each call that changes the volume is admitted here
 //! before it takes any lock.
 
-use crate::gate::{self, Before, Broken, CallGuard, DirtySet, Gate};
+use crate::gate::{self, AbortReason, AtBegin, CallGuard, DirtySet, Gate};
 use crate::layers::stands_on;
 use crate::{Error, FileKind, InodeNo, Maps, Orphans, Result};
 use std::collections::BTreeSet;
@@ -84,7 +84,7 @@ impl Admission {
                 return Ok(guard);
             }
             if let Some(id) = self.gate().and_then(Gate::running) {
-                self.roll_back(id, Broken::Ended("the volume is being unmounted".into()), |_| ())?;
+                self.roll_back(id, AbortReason::Ended("the volume is being unmounted".into()), |_| ())?;
             }
         }
     }
@@ -92,7 +92,7 @@ impl Admission {
     /// Restores the state of the volume before the transaction; does nothing if the transaction has ended. Calls
     /// `notify` with the transaction's dirty set before any other change is admitted; calls that read the volume from
     /// `notify` see the restored state.
-    pub(crate) fn roll_back(&self, id: u64, why: Broken, notify: impl FnOnce(&DirtySet)) -> Result<()> {
+    pub(crate) fn roll_back(&self, id: u64, why: AbortReason, notify: impl FnOnce(&DirtySet)) -> Result<()> {
         let gate = self.gate_of_transactions()?;
         if !gate.end(id, Some(&why)) {
             return Ok(());
@@ -125,16 +125,16 @@ impl Admission {
         undone.and(self.after_transaction())
     }
 
-    fn undo(&self, before: Before, made: &BTreeSet<InodeNo>) -> Result<()> {
+    fn undo(&self, begin: AtBegin, made: &BTreeSet<InodeNo>) -> Result<()> {
         let writing = self.writing()?;
         self.store.discard_transaction()?;
         self.cache.clear();
         self.nodes.undo();
-        writing.orphans.undo(before.orphans);
+        writing.orphans.undo(begin.orphans);
         if let Some(new) = &writing.new_inodes {
             new.clear();
         }
-        writing.space.undo(self, before.sums)?;
+        writing.space.restore(self, begin.counts)?;
         writing.space.copy_content(false);
         for number in made {
             // parked before it is checked: a concurrent release finds one of the two

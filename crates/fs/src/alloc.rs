@@ -37,7 +37,7 @@ mod tests;
 mod unpin;
 
 pub(crate) use blocks::Reservation;
-pub(crate) use durable_space::{Sums, with_errors};
+pub(crate) use durable_space::{DurableCounts, with_errors};
 pub use memory::FreeSpaceMemory;
 pub(crate) use record::free_blocks;
 pub use record::{SpaceMapHead, SpaceMapSummary, SpaceMapTree};

@@ -2,7 +2,7 @@
 
 use crate::alloc::Space;
 use crate::disk::Disk;
-use crate::gate::{self, Before, Broken, CallGuard, Gate};
+use crate::gate::{self, AbortReason, AtBegin, CallGuard, Gate};
 use crate::layers::stands_on;
 use crate::mode::Consistency;
 use crate::new_inodes::NewInodes;
@@ -38,7 +38,7 @@ pub(crate) struct Writing {
     /// Inodes without a name that have a lookup count, and those whose truncation has not finished.
     pub(crate) orphans: OrphanList,
     /// The gate; set if transactions are possible.
-    pub(crate) gate: Option<Gate<Before>>,
+    pub(crate) gate: Option<Gate<AtBegin>>,
     /// A crash leaves each operation complete or not done at all.
     pub(crate) is_atomic: bool,
     /// The new inodes; set if the engine does not write unchanged blocks.
@@ -155,7 +155,7 @@ impl Base {
         buf.set_block(block);
     }
 
-    pub(crate) fn gate_of_transactions(&self) -> Result<&Gate<Before>> {
+    pub(crate) fn gate_of_transactions(&self) -> Result<&Gate<AtBegin>> {
         let none = || Error::Unsupported("a transaction on a volume not mounted with `consistency=snapshot`".into());
         self.writing()?.gate.as_ref().ok_or_else(none)
     }
@@ -165,7 +165,7 @@ impl Base {
         self.gate().is_some()
     }
 
-    pub(crate) fn gate(&self) -> Option<&Gate<Before>> {
+    pub(crate) fn gate(&self) -> Option<&Gate<AtBegin>> {
         self.writing.as_ref()?.gate.as_ref()
     }
 
@@ -238,7 +238,7 @@ impl Base {
     pub(crate) fn record_too_large(&self, error: &Error) {
         if let (Error::TransactionTooLarge { limit }, Some(gate)) = (error, self.gate()) {
             gate.record(|now| {
-                now.broken.get_or_insert(Broken::TooLarge(*limit));
+                now.aborted.get_or_insert(AbortReason::TooLarge(*limit));
             });
         }
     }

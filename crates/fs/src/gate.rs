@@ -12,7 +12,7 @@
 //! | it is being rolled back | refused | wait | wait |
 //! | it is rolled back, and caches above are being invalidated | refused | wait | at once |
 
-use crate::alloc::Sums;
+use crate::alloc::DurableCounts;
 use crate::orphan_list::Chain;
 use crate::{Error, InodeNo, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -43,7 +43,7 @@ thread_local! {
 
 /// The reason why a transaction can only be rolled back.
 #[derive(Debug, Clone)]
-pub(crate) enum Broken {
+pub(crate) enum AbortReason {
     /// More changes than a generation can contain: the limit in metadata blocks.
     TooLarge(usize),
     /// An exceeded timeout.
@@ -52,7 +52,7 @@ pub(crate) enum Broken {
     Ended(String),
 }
 
-impl Broken {
+impl AbortReason {
     pub(crate) fn error(&self) -> Error {
         match self {
             Self::TooLarge(limit) => Error::TransactionTooLarge { limit: *limit },
@@ -74,8 +74,8 @@ pub struct DirtySet {
 }
 
 /// The state of a volume when its transaction began.
-pub(crate) struct Before {
-    pub(crate) sums: Sums,
+pub(crate) struct AtBegin {
+    pub(crate) counts: DurableCounts,
     pub(crate) orphans: Chain,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Current<B> {
     pub(crate) phase: Phase,
     limit: Duration,
     deadline: Option<Instant>,
-    pub(crate) broken: Option<Broken>,
+    pub(crate) aborted: Option<AbortReason>,
     /// The state needed to roll it back.
     pub(crate) before: Option<B>,
     pub(crate) dirty: DirtySet,
@@ -104,9 +104,9 @@ pub(crate) struct Current<B> {
 
 /// The last transaction that was rolled back.
 #[derive(Default)]
-pub(crate) struct Undone {
+pub(crate) struct RolledBack {
     id: u64,
-    why: Option<Broken>,
+    why: Option<AbortReason>,
     dirty: DirtySet,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Gate<B> {
     /// A thread waits for one of the two counts to become zero.
     emptying: AtomicBool,
     current: Mutex<Option<Current<B>>>,
-    undone: Mutex<Undone>,
+    rolled_back: Mutex<RolledBack>,
     /// Notified when one of the counts becomes zero while a thread waits for that, and when a phase begins.
     wakeup: Condvar,
     /// The number of times that a transaction has begun or ended.
@@ -239,7 +239,7 @@ impl<B> Gate<B> {
             looking: AtomicUsize::new(0),
             emptying: AtomicBool::new(false),
             current: Mutex::new(None),
-            undone: Mutex::default(),
+            rolled_back: Mutex::default(),
             wakeup: Condvar::new(),
             transaction_sequence: AtomicU64::new(0),
         }
@@ -289,16 +289,16 @@ impl<B> Gate<B> {
         let member = MEMBER.get();
         let mut current = self.lock();
         match current.as_mut() {
-            Some(now) if now.id == member => match (now.phase, &now.broken) {
+            Some(now) if now.id == member => match (now.phase, &now.aborted) {
                 (Phase::Runs, None) if now.deadline.is_some_and(|end| Instant::now() >= end) => {
-                    let broken = Broken::TimedOut(now.limit);
-                    let error = broken.error();
-                    now.broken = Some(broken);
+                    let reason = AbortReason::TimedOut(now.limit);
+                    let error = reason.error();
+                    now.aborted = Some(reason);
                     Answer::Refused(error)
                 }
                 (Phase::Runs, None) => Answer::Admitted,
-                // a broken transaction is never committed, so no member waits for its end either
-                (_, Some(broken)) => Answer::Refused(broken.error()),
+                // an aborted transaction is never committed, so no member waits for its end either
+                (_, Some(reason)) => Answer::Refused(reason.error()),
                 _ => Answer::Wait,
             },
             other => match self.undone_with(member) {
@@ -311,9 +311,9 @@ impl<B> Gate<B> {
 
     /// The error for a transaction that was rolled back.
     pub(crate) fn undone_with(&self, id: u64) -> Option<Error> {
-        let undone = self.undone.lock();
-        let why = undone.why.clone().unwrap_or_else(|| Broken::Ended("it was rolled back".into()));
-        (id != 0 && undone.id == id).then(|| why.error())
+        let rolled_back = self.rolled_back.lock();
+        let why = rolled_back.why.clone().unwrap_or_else(|| AbortReason::Ended("it was rolled back".into()));
+        (id != 0 && rolled_back.id == id).then(|| why.error())
     }
 
     /// A guard for a change, without waiting.
@@ -323,7 +323,7 @@ impl<B> Gate<B> {
 
     /// A guard for a change; `None` if that took longer than `most`. Calls `overdue` with a transaction that has
     /// exceeded its timeout while this thread waited for it.
-    pub(crate) fn change(&self, most: Duration, overdue: impl Fn(u64, Broken)) -> Result<Option<CallGuard<'_>>> {
+    pub(crate) fn change(&self, most: Duration, overdue: impl Fn(u64, AbortReason)) -> Result<Option<CallGuard<'_>>> {
         let until = Instant::now().checked_add(most);
         loop {
             match self.ask() {
@@ -337,7 +337,7 @@ impl<B> Gate<B> {
                 let left = now.deadline.filter(|_| now.phase == Phase::Runs);
                 let left = left.map_or(RECHECK_INTERVAL, |end| end.saturating_duration_since(Instant::now()));
                 if left.is_zero() {
-                    let (id, why) = (now.id, Broken::TimedOut(now.limit));
+                    let (id, why) = (now.id, AbortReason::TimedOut(now.limit));
                     drop(current);
                     overdue(id, why);
                     break;
@@ -411,7 +411,7 @@ impl<B> Gate<B> {
         }
         let (dirty, made) = (DirtySet::default(), BTreeSet::new());
         let deadline = None;
-        *current = Some(Current { id, phase, limit, deadline, broken: None, before: None, dirty, made });
+        *current = Some(Current { id, phase, limit, deadline, aborted: None, before: None, dirty, made });
         self.advance_sequence(phase);
         self.state.store(CLOSED, SeqCst);
         Ok(id)
@@ -449,15 +449,15 @@ impl<B> Gate<B> {
     }
 
     /// The running transaction if it has exceeded its timeout.
-    pub(crate) fn overdue(&self) -> Option<(u64, Broken)> {
+    pub(crate) fn overdue(&self) -> Option<(u64, AbortReason)> {
         let current = self.lock();
         let now = current.as_ref().filter(|now| now.phase == Phase::Runs)?;
-        now.deadline.is_some_and(|end| Instant::now() >= end).then_some((now.id, Broken::TimedOut(now.limit)))
+        now.deadline.is_some_and(|end| Instant::now() >= end).then_some((now.id, AbortReason::TimedOut(now.limit)))
     }
 
     /// Prevents further changes by members, waits until none is in progress and, for a rollback (`undo`), until no call
     /// reads. `false` if the transaction no longer runs.
-    pub(crate) fn end(&self, id: u64, undo: Option<&Broken>) -> bool {
+    pub(crate) fn end(&self, id: u64, undo: Option<&AbortReason>) -> bool {
         debug_assert!(!is_changing() && READING_CALLS.get() == 0, "this thread would wait for itself");
         let mut current = self.lock();
         loop {
@@ -465,7 +465,7 @@ impl<B> Gate<B> {
                 Some(now) if now.id == id && now.phase == Phase::Runs => {
                     now.phase = Phase::Ends;
                     if let Some(why) = undo {
-                        now.broken.get_or_insert_with(|| why.clone());
+                        now.aborted.get_or_insert_with(|| why.clone());
                     }
                     break;
                 }
@@ -503,16 +503,17 @@ impl<B> Gate<B> {
         self.wakeup.notify_all();
     }
 
-    /// Opens the gate at the end of a transaction, or after one that did not begin; `undone` if it was rolled back.
-    pub(crate) fn open(&self, undone: bool) {
+    /// Opens the gate at the end of a transaction, or after one that did not begin; `rolled_back`: whether its changes
+    /// were undone.
+    pub(crate) fn open(&self, rolled_back: bool) {
         let mut current = self.lock();
         let over = current.take();
         if let Some(now) = &over {
             self.advance_sequence(now.phase);
         }
-        if let (Some(now), true) = (over, undone) {
-            let undone = Undone { id: now.id, why: now.broken, dirty: now.dirty };
-            *self.undone.lock() = undone;
+        if let (Some(now), true) = (over, rolled_back) {
+            let rolled_back = RolledBack { id: now.id, why: now.aborted, dirty: now.dirty };
+            *self.rolled_back.lock() = rolled_back;
         }
         self.state.store(0, SeqCst);
         drop(current);
@@ -521,8 +522,8 @@ impl<B> Gate<B> {
 
     /// The dirty set of a transaction that was rolled back, for the first caller only.
     pub(crate) fn take_dirty_set(&self, id: u64) -> DirtySet {
-        let mut undone = self.undone.lock();
-        if undone.id == id { std::mem::take(&mut undone.dirty) } else { DirtySet::default() }
+        let mut rolled_back = self.rolled_back.lock();
+        if rolled_back.id == id { std::mem::take(&mut rolled_back.dirty) } else { DirtySet::default() }
     }
 
     fn wait_until_zero(&self, count: &AtomicUsize) {

@@ -5,7 +5,7 @@
 //! changed. Freed blocks that are pinned can be allocated when the last snapshot that pins them is deleted.
 
 use crate::alloc::pinned_alone;
-use crate::gate::{Alone, Before};
+use crate::gate::{Alone, AtBegin};
 use crate::native::{find, unreadable};
 use crate::open::over_map;
 use crate::{Error, OpenOptions, Result, Volume, memory_budget};
@@ -96,7 +96,7 @@ impl Volume {
 
     /// Waits until no other thread changes the volume and no transaction runs, and excludes both until the result is
     /// dropped. `None` if there is no gate.
-    fn alone(&self) -> Result<Option<Alone<'_, Before>>> {
+    fn alone(&self) -> Result<Option<Alone<'_, AtBegin>>> {
         let Some(gate) = self.gate() else { return Ok(None) };
         loop {
             match gate.alone() {

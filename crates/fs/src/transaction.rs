@@ -21,7 +21,7 @@
 //! [`Files::write_with`](crate::Files::write_with) |
 //! | damage that was found | stays |
 
-use crate::gate::{self, Before, Broken, DirtySet, Gate, Member};
+use crate::gate::{self, AbortReason, AtBegin, DirtySet, Gate, Member};
 use crate::{Error, InodeNo, Result, Volume};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,12 +63,12 @@ impl Volume {
         Ok(Transaction { volume: Arc::clone(self), id })
     }
 
-    fn begin_in_transaction(&self) -> Result<Before> {
+    fn begin_in_transaction(&self) -> Result<AtBegin> {
         self.flush_all_delayed()?;
         self.store.open_for_transaction()?;
         let writing = self.writing()?;
         writing.space.copy_content(true);
-        Ok(Before { sums: writing.space.sums(), orphans: writing.orphans.remember() })
+        Ok(AtBegin { counts: writing.space.durable_counts(), orphans: writing.orphans.remember() })
     }
 
     fn commit_transaction(&self, id: u64, notify: impl FnOnce(&DirtySet)) -> Result<()> {
@@ -78,15 +78,15 @@ impl Volume {
             return Err(over());
         }
         let charge = gate::transaction_guard();
-        let broken = gate.lock().as_ref().and_then(|now| now.broken.clone());
-        let placed = match broken {
-            Some(broken) => Err(broken.error()),
+        let aborted = gate.lock().as_ref().and_then(|now| now.aborted.clone());
+        let placed = match aborted {
+            Some(reason) => Err(reason.error()),
             None => self.flush_all_delayed(),
         };
         if let Err(e) = placed {
             drop(charge);
             gate.cancel_end();
-            self.roll_back(id, Broken::Ended(e.to_string()), notify)?;
+            self.roll_back(id, AbortReason::Ended(e.to_string()), notify)?;
             return Err(e);
         }
         let committed = self.store.commit_transaction();
@@ -153,14 +153,14 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::rollback`].
     pub fn undo(&self, why: &str, notify: impl FnOnce(&DirtySet)) -> Result<()> {
-        self.volume.roll_back(self.id, Broken::Ended(why.to_owned()), notify)
+        self.volume.roll_back(self.id, AbortReason::Ended(why.to_owned()), notify)
     }
 
     /// Permits only a rollback from now on: changing calls of members are refused with `why`.
     pub fn require_rollback(&self, why: &str) {
         let Some(gate) = self.volume.gate() else { return };
         if let Some(now) = gate.lock().as_mut().filter(|now| now.id == self.id) {
-            now.broken.get_or_insert_with(|| Broken::Ended(why.to_owned()));
+            now.aborted.get_or_insert_with(|| AbortReason::Ended(why.to_owned()));
         }
     }
 
@@ -168,8 +168,8 @@ impl Transaction {
     #[must_use]
     pub fn rollback_reason(&self) -> Option<Error> {
         let gate = self.volume.gate()?;
-        let now = gate.lock().as_ref().filter(|now| now.id == self.id).and_then(|now| now.broken.clone());
-        now.map(|broken| broken.error()).or_else(|| gate.undone_with(self.id))
+        let now = gate.lock().as_ref().filter(|now| now.id == self.id).and_then(|now| now.aborted.clone());
+        now.map(|reason| reason.error()).or_else(|| gate.undone_with(self.id))
     }
 
     /// Whether it has created, changed or freed an inode so far.
@@ -190,7 +190,7 @@ impl Drop for Transaction {
     fn drop(&mut self) {
         if self.is_running() {
             // an error here is an error of the device, which persists
-            drop(self.volume.roll_back(self.id, Broken::Ended("it was dropped".into()), |_| ()));
+            drop(self.volume.roll_back(self.id, AbortReason::Ended("it was dropped".into()), |_| ()));
         }
     }
 }

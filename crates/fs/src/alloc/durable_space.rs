@@ -1,6 +1,6 @@
 //! The space of a volume at the time when everything was durable.
 //!
-//! The former bitmaps and descriptor of a group are on the device, so only the volume's sums are saved; the groups
+//! The former bitmaps and descriptor of a group are on the device, so only the volume's counts are saved; the groups
 //! changed since are read again.
 
 use super::Space;
@@ -10,8 +10,8 @@ use format::superblock::{DiskSuperblock, State};
 use space::Pool;
 use std::sync::atomic::Ordering;
 
-/// The sums of a volume's groups.
-pub(crate) struct Sums {
+/// The counts of a volume at that time.
+pub(crate) struct DurableCounts {
     pool: Pool,
     free_metadata: u64,
     pinned: u64,
@@ -23,9 +23,9 @@ pub(crate) struct Sums {
 }
 
 impl Space {
-    /// The current sums. Everything is durable, and nothing changes meanwhile.
-    pub(crate) fn sums(&self) -> Sums {
-        Sums {
+    /// The current counts. Everything is durable, and nothing changes meanwhile.
+    pub(crate) fn durable_counts(&self) -> DurableCounts {
+        DurableCounts {
             pool: self.pool.lock().clone(),
             free_metadata: self.free_metadata.load(Ordering::Relaxed),
             pinned: self.pinned_blocks(),
@@ -40,16 +40,16 @@ impl Space {
     ///
     /// # Errors
     /// Those of reading the descriptors of changed groups: then nothing in memory can be trusted.
-    pub(crate) fn undo(&self, volume: &Disk, sums: Sums) -> Result<()> {
+    pub(crate) fn restore(&self, volume: &Disk, counts: DurableCounts) -> Result<()> {
         self.deferred.lock().clear();
         self.deferred_inodes.lock().clear();
         self.forget_allocated();
-        *self.pool.lock() = sums.pool;
-        self.free_metadata.store(sums.free_metadata, Ordering::Relaxed);
-        self.set_pinned_blocks(sums.pinned);
-        self.free_inodes.store(sums.free_inodes, Ordering::Relaxed);
-        self.directories.store(sums.directories, Ordering::Relaxed);
-        let mut superblock = sums.superblock;
+        *self.pool.lock() = counts.pool;
+        self.free_metadata.store(counts.free_metadata, Ordering::Relaxed);
+        self.set_pinned_blocks(counts.pinned);
+        self.free_inodes.store(counts.free_inodes, Ordering::Relaxed);
+        self.directories.store(counts.directories, Ordering::Relaxed);
+        let mut superblock = counts.superblock;
         // damage found meanwhile persists
         with_errors(&mut superblock, &self.superblock.lock());
         *self.superblock.lock() = superblock;
@@ -63,7 +63,7 @@ impl Space {
             }
         }
         let damaged: Vec<GroupNo> =
-            self.damaged.lock().iter().skip(sums.damaged).map(|damaged| damaged.group).collect();
+            self.damaged.lock().iter().skip(counts.damaged).map(|damaged| damaged.group).collect();
         for group in damaged {
             let is_pooled = self.layout.is_pool_group(group.get());
             let Some(descriptor) = self.descriptor(group).filter(|_| is_pooled) else { continue };
