@@ -3,7 +3,7 @@
 
 use crate::memory_budget;
 use crate::mkfs::Kind;
-use crate::mutant::InjectedBelow;
+use crate::mutant::InjectedInStore;
 use crate::{Consistency, DataMode, Error, Log, Maps, Result, WriteOptions};
 use format::feature::{Compat, Incompat};
 use std::sync::Arc;

@@ -89,14 +89,14 @@ impl Layout {
 
     /// The device beneath the one that the volume is read from; `None` if both are the same.
     pub(crate) fn storage(&self) -> Option<&Arc<dyn BlockDevice>> {
-        self.versions().map(|versions| versions.mapped.below())
+        self.versions().map(|versions| versions.mapped.device())
     }
 
     /// A summary of the volume with this superblock, from the current state of the device.
     pub(crate) fn summary(&self, sb: &Superblock) -> Result<VolumeSummary> {
         let summary = VolumeSummary::of_superblock(sb);
         let Some(versions) = self.versions() else { return Ok(summary) };
-        let generations = Generations::read(versions.mapped.below())?;
+        let generations = Generations::read(versions.mapped.device())?;
         // the state in the ext4 superblock above the map is for engines that need recovery
         let unordered = generations.superblock.unordered;
         Ok(VolumeSummary {

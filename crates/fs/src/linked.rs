@@ -1,6 +1,6 @@
 //! The location of the list of linked writes, and the requirements for having one.
 
-use crate::mutant::{Injected, InjectedBelow};
+use crate::mutant::{Injected, InjectedInStore};
 use crate::{Error, Mapping, Maps, Result};
 use format::FileBlock;
 use format::feature::{Compat, Incompat, RoCompat};

@@ -44,18 +44,18 @@ pub enum Mutant {
 pub(crate) type Injected = store::Injected<Mutant>;
 
 /// The part of an [`Injected`] for the store.
-pub(crate) trait InjectedBelow {
+pub(crate) trait InjectedInStore {
     /// The engine, with the injected defect if any.
     fn copy_on_write(self, engine: CopyOnWrite) -> store::Result<CopyOnWrite>;
 
-    /// As [`InjectedBelow::copy_on_write`].
+    /// As [`InjectedInStore::copy_on_write`].
     fn linked(self, engine: Linked) -> Linked;
 
     /// As [`linked::find`], with the injected defect of recovery if any.
     fn find_linked(self, volume: &Arc<dyn BlockDevice>, sb: &Superblock, list: List) -> store::Result<Finding>;
 }
 
-impl InjectedBelow for Injected {
+impl InjectedInStore for Injected {
     fn copy_on_write(self, engine: CopyOnWrite) -> store::Result<CopyOnWrite> {
         #[cfg(feature = "mutants")]
         return engine.mutated(of_store(self));

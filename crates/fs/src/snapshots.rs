@@ -179,7 +179,7 @@ impl Volume {
     pub fn open_snapshot(&self, name: &[u8], cache_bytes: usize) -> Result<Self> {
         let versions = self.versions()?;
         let snapshot = find(&versions.mapped, name)?;
-        let (superblock, _) = store::native::superblock(&**versions.mapped.below())?;
+        let (superblock, _) = store::native::superblock(&**versions.mapped.device())?;
         let options =
             OpenOptions { cache_bytes: cache_bytes.min(memory_budget::budget().cache / 4), ..OpenOptions::default() };
         let maps = over_map(&superblock, Arc::new(versions.mapped.at(&snapshot)), &options);

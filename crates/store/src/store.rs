@@ -46,7 +46,7 @@ impl Store {
 
     /// Creates a store over the ext4 volume of a native one.
     pub fn native(mapped: Arc<Mapped>, cache_bytes: usize) -> Self {
-        let storage = Arc::clone(mapped.below());
+        let storage = Arc::clone(mapped.device());
         Self::with_storage(mapped, storage, format::native::BLOCK_SIZE, cache_bytes)
     }
 

@@ -22,7 +22,7 @@ impl Rollback {
     /// Those of the device; [`Error::Format`] for a damaged volume; [`Error::Native`] for one that was in use without
     /// ordered writes and was not unmounted.
     pub fn new(mapped: &Mapped, snapshot: &Record, blocks: usize) -> Result<Self> {
-        let (superblock, copy) = native::superblock_to_go_on(&**mapped.below())?;
+        let (superblock, copy) = native::superblock_to_go_on(&**mapped.device())?;
         if superblock.unordered {
             return Err(Error::Native(
                 "it was in use without consistency and was not unmounted; it needs a check: run `extant check -fy`",

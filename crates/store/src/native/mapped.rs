@@ -57,7 +57,7 @@ impl Mapped {
 
     /// The underlying device.
     #[must_use]
-    pub fn below(&self) -> &Arc<dyn BlockDevice> {
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.map.device
     }
 
