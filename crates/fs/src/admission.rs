@@ -21,24 +21,23 @@ impl Admission {
 
     /// A guard for several calls that change the volume, so that no transaction begins between them; also for a caller
     /// that must not read during a rollback. Waits while a transaction runs of which this thread is not a member, and
-    /// ends that transaction after its timeout. A thread with a guard for [looking](crate::Base::looking) must not call
-    /// this.
+    /// ends that transaction after its timeout. A thread with a [read guard](crate::Base::read_guard) must not call this.
     ///
     /// # Errors
     /// For a member: [`Error::TransactionTooLarge`] and [`Error::Cancelled`], if the transaction cannot continue.
-    pub fn changing(&self) -> Result<CallGuard<'_>> {
+    pub fn change_guard(&self) -> Result<CallGuard<'_>> {
         loop {
-            if let Some(guard) = self.changing_within(Duration::MAX)? {
+            if let Some(guard) = self.change_guard_within(Duration::MAX)? {
                 return Ok(guard);
             }
         }
     }
 
-    /// As [`Admission::changing`]; `None` if a transaction has not ended after `most`.
+    /// As [`Admission::change_guard`]; `None` if a transaction has not ended after `most`.
     ///
     /// # Errors
-    /// As [`Admission::changing`].
-    pub fn changing_within(&self, most: Duration) -> Result<Option<CallGuard<'_>>> {
+    /// As [`Admission::change_guard`].
+    pub fn change_guard_within(&self, most: Duration) -> Result<Option<CallGuard<'_>>> {
         // an error of the rollback is an error of the device, which the next call returns
         let overdue = |id, why| drop(self.roll_back(id, why, |_| ()));
         match self.gate() {
@@ -47,24 +46,24 @@ impl Admission {
         }
     }
 
-    /// As [`Admission::changing`], for operations that cannot be part of a transaction.
+    /// As [`Admission::change_guard`], for operations that cannot be part of a transaction.
     ///
     /// # Errors
     /// [`Error::Invalid`] if this thread is a member of a transaction.
-    pub(crate) fn changing_outside(&self) -> Result<CallGuard<'_>> {
+    pub(crate) fn change_guard_outside(&self) -> Result<CallGuard<'_>> {
         if gate::is_member() && self.gate().is_some_and(Gate::has_transaction) {
             return Err(Error::Invalid("this operation cannot be part of a transaction"));
         }
-        self.changing()
+        self.change_guard()
     }
 
-    /// As [`Admission::changing`], for a caller that needs all earlier changes durable. `None` while a transaction
+    /// As [`Admission::change_guard`], for a caller that needs all earlier changes durable. `None` while a transaction
     /// runs: changes before it are durable, and changes in it will be when it commits.
-    pub(crate) fn changing_to_sync(&self) -> Result<Option<CallGuard<'_>>> {
+    pub(crate) fn change_guard_for_sync(&self) -> Result<Option<CallGuard<'_>>> {
         if !gate::is_changing() && self.gate().is_some_and(Gate::runs) {
             return Ok(None);
         }
-        self.changing().map(Some)
+        self.change_guard().map(Some)
     }
 
     /// Rolls back a transaction that has exceeded its timeout; returns whether a transaction still runs.
@@ -77,8 +76,9 @@ impl Admission {
         gate.has_transaction()
     }
 
-    /// As [`Admission::changing`], for the last changes before unmounting: rolls back a transaction that still runs.
-    pub(crate) fn changing_at_last(&self) -> Result<CallGuard<'_>> {
+    /// As [`Admission::change_guard`], for the last changes before unmounting: rolls back a transaction that still
+    /// runs.
+    pub(crate) fn last_change_guard(&self) -> Result<CallGuard<'_>> {
         loop {
             if let Some(guard) = self.try_change() {
                 return Ok(guard);

@@ -169,15 +169,15 @@ impl Base {
         self.writing.as_ref()?.gate.as_ref()
     }
 
-    /// As [`Admission::changing`](crate::Admission::changing), if possible without waiting.
+    /// As [`Admission::change_guard`](crate::Admission::change_guard), if possible without waiting.
     #[must_use]
     pub fn try_change(&self) -> Option<CallGuard<'_>> {
         self.gate().map_or_else(|| Some(gate::free()), Gate::try_change)
     }
 
     /// A guard for several calls that read the volume: no transaction is rolled back meanwhile.
-    pub fn looking(&self) -> CallGuard<'_> {
-        self.gate().map_or_else(gate::free, Gate::look)
+    pub fn read_guard(&self) -> CallGuard<'_> {
+        self.gate().map_or_else(gate::free, Gate::read)
     }
 
     /// Whether a changing call would have to wait for a transaction of which this thread is not a member.

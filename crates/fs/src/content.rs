@@ -110,7 +110,7 @@ impl Maps {
         if inode.size > u64::from(self.sb.geometry.block_size) {
             return bad("the target is longer than a block");
         }
-        let _guard = self.looking();
+        let _guard = self.read_guard();
         // fits: a block at most
         let mut target = vec![0; inode.size as usize];
         if inode.is_fast_symlink() {

@@ -89,7 +89,7 @@ impl Directories {
     /// [`Error::NotADirectory`], or [`Error::Corrupt`] for an impossible size.
     pub fn read_dir(&self, dir: &Arc<Inode>, cookie: u64) -> Result<ReadDir<'_>> {
         self.is_directory(dir)?;
-        let _guard = self.looking();
+        let _guard = self.read_guard();
         let flags = dir.raw().flags();
         let node = self.writing.is_some().then(|| self.node(dir.number));
         let _state = node.as_ref().map(|node| node.read());
@@ -276,7 +276,7 @@ impl ReadDir<'_> {
         if !self.ready.is_empty() {
             return false;
         }
-        let _guard = self.volume.looking();
+        let _guard = self.volume.read_guard();
         let node = self.volume.writing.is_some().then(|| self.volume.node(self.dir.number));
         let _state = node.as_ref().map(|node| node.read());
         if node.is_some() {

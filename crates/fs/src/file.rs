@@ -52,7 +52,7 @@ impl Files {
         if self.writing.is_none() {
             return read(inode, None);
         }
-        let _guard = self.looking();
+        let _guard = self.read_guard();
         let node = self.node(inode.number);
         let state = node.read();
         read(&*self.inode(inode.number)?, Some(&state))

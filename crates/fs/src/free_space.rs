@@ -12,7 +12,7 @@ impl Volume {
     /// [`Error::Invalid`](crate::Error::Invalid) inside a transaction of this thread; those of the device.
     pub fn free_space_memory(&self) -> Result<FreeSpaceMemory> {
         let space = self.space()?;
-        let _guard = self.changing_outside()?;
+        let _guard = self.change_guard_outside()?;
         let mut groups = 0;
         for group in self.sb.geometry.group_numbers() {
             groups += FreeSpaceMemory::of_group(space, self.change(0)?.operation(), group)?;

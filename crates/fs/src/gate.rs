@@ -113,8 +113,8 @@ pub(crate) struct RolledBack {
 /// The gate of a volume.
 pub(crate) struct Gate<B> {
     state: AtomicU8,
-    changing: AtomicUsize,
-    looking: AtomicUsize,
+    changes: AtomicUsize,
+    reads: AtomicUsize,
     /// A thread waits for one of the two counts to become zero.
     emptying: AtomicBool,
     current: Mutex<Option<Current<B>>>,
@@ -235,8 +235,8 @@ impl<B> Gate<B> {
     pub(crate) fn new() -> Self {
         Self {
             state: AtomicU8::new(0),
-            changing: AtomicUsize::new(0),
-            looking: AtomicUsize::new(0),
+            changes: AtomicUsize::new(0),
+            reads: AtomicUsize::new(0),
             emptying: AtomicBool::new(false),
             current: Mutex::new(None),
             rolled_back: Mutex::default(),
@@ -274,8 +274,8 @@ impl<B> Gate<B> {
         if is_changing() {
             return Ok(nested(&CHANGES));
         }
-        self.changing.fetch_add(1, SeqCst);
-        let guard = self.guard(&self.changing, &CHANGES);
+        self.changes.fetch_add(1, SeqCst);
+        let guard = self.guard(&self.changes, &CHANGES);
         if self.state.load(SeqCst) == 0 && MEMBER.get() == 0 {
             return Ok(guard);
         }
@@ -356,13 +356,13 @@ impl<B> Gate<B> {
     }
 
     /// A guard for a reading call.
-    pub(crate) fn look(&self) -> CallGuard<'_> {
+    pub(crate) fn read(&self) -> CallGuard<'_> {
         if is_changing() || READING_CALLS.get() > 0 {
             return nested(&READING_CALLS);
         }
         loop {
-            self.looking.fetch_add(1, SeqCst);
-            let guard = self.guard(&self.looking, &READING_CALLS);
+            self.reads.fetch_add(1, SeqCst);
+            let guard = self.guard(&self.reads, &READING_CALLS);
             if self.state.load(SeqCst) & STILL == 0 {
                 return guard;
             }
@@ -380,7 +380,7 @@ impl<B> Gate<B> {
             return Err(Error::Invalid("a transaction cannot begin within a call that changes something"));
         }
         let id = self.close(Phase::Begins, limit)?;
-        self.wait_until_zero(&self.changing);
+        self.wait_until_zero(&self.changes);
         Ok(id)
     }
 
@@ -394,7 +394,7 @@ impl<B> Gate<B> {
         }
         self.close(Phase::Alone, Duration::MAX)?;
         let alone = Alone { charge: Some(transaction_guard()), gate: self };
-        self.wait_until_zero(&self.changing);
+        self.wait_until_zero(&self.changes);
         Ok(alone)
     }
 
@@ -478,9 +478,9 @@ impl<B> Gate<B> {
             self.state.store(CLOSED | STILL, SeqCst);
         }
         drop(current);
-        self.wait_until_zero(&self.changing);
+        self.wait_until_zero(&self.changes);
         if undo.is_some() {
-            self.wait_until_zero(&self.looking);
+            self.wait_until_zero(&self.reads);
         }
         true
     }

@@ -64,7 +64,7 @@ impl Directories {
         if self.writing.is_none() {
             return Ok(self.find_named(dir, name)?.inode);
         }
-        let _guard = self.looking();
+        let _guard = self.read_guard();
         let node = self.node(dir.number);
         let _state = node.read();
         let dir = self.inode(dir.number)?;

@@ -29,7 +29,7 @@ impl Directories {
         if path.is_empty() {
             return Err(Error::NotFound);
         }
-        let _guard = self.looking();
+        let _guard = self.read_guard();
         let mut at = InodeNo::ROOT;
         let mut links = 0;
         let mut todo = components(path);

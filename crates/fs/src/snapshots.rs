@@ -71,9 +71,9 @@ impl Volume {
             return Err(Error::Invalid("a snapshot's name has 1 to 128 bytes, no slash, and is neither . nor .."));
         }
         // most of the delayed data is allocated while other calls continue; an error recurs below
-        drop(self.changing_outside().and_then(|_guard| self.flush_all_delayed()));
+        drop(self.change_guard_outside().and_then(|_guard| self.flush_all_delayed()));
         let _alone = self.alone()?;
-        let _guard = self.changing_outside()?;
+        let _guard = self.change_guard_outside()?;
         let _change = versions.change.lock();
         let list = versions.mapped.snapshots()?;
         if list.iter().flatten().any(|snapshot| snapshot.name == name) {
@@ -101,7 +101,7 @@ impl Volume {
         loop {
             match gate.alone() {
                 Ok(alone) => return Ok(Some(alone)),
-                Err(Error::Busy) => drop(self.changing_outside()?),
+                Err(Error::Busy) => drop(self.change_guard_outside()?),
                 Err(e) => return Err(e),
             }
         }
@@ -115,7 +115,7 @@ impl Volume {
     /// [`Volume::sync`].
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<()> {
         let versions = self.versions()?;
-        let _guard = self.changing_outside()?;
+        let _guard = self.change_guard_outside()?;
         let _alone = versions.change.lock();
         let snapshot = find(&versions.mapped, name)?;
         let others = others(&versions.mapped, name)?;
@@ -139,7 +139,7 @@ impl Volume {
     /// As [`Volume::sync`].
     pub fn compact(&self) -> Result<()> {
         self.writing()?;
-        let _guard = self.changing_outside()?;
+        let _guard = self.change_guard_outside()?;
         while self.store.compact()? {}
         Ok(())
     }

@@ -15,7 +15,7 @@ impl Volume {
     /// larger than a group; [`Error::ReadOnly`] if the volume was not opened for writing; those of the device.
     pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
         self.writing()?;
-        let _guard = self.changing_outside()?;
+        let _guard = self.change_guard_outside()?;
         let geometry = &self.sb.geometry;
         let size = u64::from(geometry.block_size);
         let (first, least) = (start / size, least.div_ceil(size).max(1));

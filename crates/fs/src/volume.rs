@@ -50,7 +50,7 @@ impl Volume {
     /// Completes the work left when the volume was last in use.
     fn begin_writing(&self) -> Result<()> {
         self.follow_memory(memory_budget::budget());
-        let _guard = self.changing()?;
+        let _guard = self.change_guard()?;
         self.recover_orphans()
     }
 }

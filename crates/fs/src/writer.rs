@@ -88,7 +88,7 @@ impl Volume {
     /// [`Error::ReadOnly`], if the device fails; [`Error::ReadOnly`] if the volume was not opened for writing.
     pub fn sync(&self) -> Result<()> {
         self.writing()?;
-        let Some(_guard) = self.changing_to_sync()? else { return Ok(()) };
+        let Some(_guard) = self.change_guard_for_sync()? else { return Ok(()) };
         self.flush_all_delayed()?;
         Ok(self.store.sync()?)
     }
@@ -149,7 +149,7 @@ impl Volume {
         if let Some(background) = writer.background.lock().take() {
             background.stop();
         }
-        let _guard = self.changing_at_last()?;
+        let _guard = self.last_change_guard()?;
         // requests may continue: later reservations would be lost, so they are refused
         writing.space.close();
         // earlier operations end first: they may leave files without a name

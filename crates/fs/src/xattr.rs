@@ -50,7 +50,7 @@ impl Xattrs {
         if self.writing.is_none() {
             return look(inode);
         }
-        let _guard = self.looking();
+        let _guard = self.read_guard();
         let node = self.node(inode.number);
         let _state = node.read();
         let inode = self.inode(inode.number)?;

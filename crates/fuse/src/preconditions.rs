@@ -70,7 +70,7 @@ impl Preconditions {
     /// Adds a name, the file it leads to (whose owner matters in sticky directories), and its directory.
     fn name(&mut self, volume: &Volume, dir: u64, name: &[u8]) {
         self.file(volume, dir);
-        let _guard = volume.looking();
+        let _guard = volume.read_guard();
         let number = number_of(dir).and_then(|dir| volume.lookup(&*volume.inode(dir).ok()?, name).ok());
         if let Some(number) = number {
             self.file(volume, u64::from(number.get()));

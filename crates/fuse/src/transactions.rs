@@ -395,7 +395,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             });
             // the process that gets the error of a page write did not request the change
             let error = |e: fs::Error| if paged { Errno::IO } else { errno(&e) };
-            let guard = shared.volume.changing_within(most).map_err(|e| {
+            let guard = shared.volume.change_guard_within(most).map_err(|e| {
                 // the transaction is refused, not the page
                 reply.belongs_to_rolled_back();
                 error(e)
@@ -456,7 +456,7 @@ impl<F: Filesystem + 'static> WithTransactions<F> {
             self.shared.waiting.has_waited(request.caller.pid);
         }
         let _inside = member.map(|running| running.transaction.enter());
-        let _guard = self.shared.volume.looking();
+        let _guard = self.shared.volume.read_guard();
         if running.is_some() {
             // the name may exist again after a rollback, and its invalidation can be delayed: a waiting process has the
             // directory locked

@@ -33,10 +33,11 @@ impl Files {
         self.with_space(|| self.try_file(number, &work))
     }
 
-    /// As [`Admission::changing`](crate::Admission::changing), for one change of a file or a name. A change that finds
-    /// the generation full closes it while nodes are locked, so the content of rewritten files is written before.
+    /// As [`Admission::change_guard`](crate::Admission::change_guard), for one change of a file or a name. A change
+    /// that finds the generation full closes it while nodes are locked, so the content of rewritten files is written
+    /// before.
     pub(crate) fn admit_change(&self) -> Result<CallGuard<'_>> {
-        let guard = self.changing()?;
+        let guard = self.change_guard()?;
         if self.store.is_half_full() {
             self.flush_rewritten();
         }

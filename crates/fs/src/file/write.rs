@@ -155,7 +155,7 @@ impl Files {
     /// # Errors
     /// Those of the device; [`Error::Corrupt`] for a corrupt map, in which case the content is lost.
     pub fn flush_delayed(&self, number: InodeNo) -> Result<()> {
-        let _guard = self.changing()?;
+        let _guard = self.change_guard()?;
         let node = self.node(number);
         if node.read().delayed.is_empty() {
             return Ok(());
@@ -176,7 +176,7 @@ impl Files {
     /// # Errors
     /// As [`Files::flush_delayed`]: the first, after all files were tried.
     pub fn flush_all_delayed(&self) -> Result<()> {
-        let _guard = self.changing()?;
+        let _guard = self.change_guard()?;
         let mut outcome = Ok(());
         for (number, _) in self.nodes.with_delayed() {
             outcome = outcome.and(self.flush_delayed(number));
@@ -208,7 +208,7 @@ impl Files {
         if self.is_parked(number) {
             return Err(Error::Stale(number));
         }
-        let Some(_guard) = self.changing_to_sync()? else { return Ok(()) };
+        let Some(_guard) = self.change_guard_for_sync()? else { return Ok(()) };
         self.flush_delayed(number)?;
         self.flush_rewritten();
         let node = self.node(number);

@@ -208,7 +208,7 @@ fn record_capabilities(inner: &dyn Filesystem, shared: &Shared, dirty: &DirtySet
             caller: Caller { uid, gid, pid },
             operation: Operation::GetXattr { name: CAPABILITY, size: 0 },
         };
-        let _guard = shared.volume.looking();
+        let _guard = shared.volume.read_guard();
         let known = shared.volume.inode(*number).is_ok_and(|inode| inode.kind == fs::FileKind::Regular);
         if known {
             // a missing attribute is also an error
