@@ -55,15 +55,15 @@ fn every_mutant_is_caught() {
     assert!(found.is_empty(), "{}", found.join("\n"));
     let mut missed = Vec::new();
     for mutant in [
-        Mutant::ListBehind,
-        Mutant::NoFlushBehindList,
+        Mutant::ListAfterChanges,
+        Mutant::NoFlushAfterList,
         Mutant::OneSlot,
-        Mutant::FreshBehind,
+        Mutant::FreshAfterList,
         Mutant::LoseRun,
         Mutant::LoseCopy,
-        Mutant::BelieveFresh,
-        Mutant::BelieveStale,
-        Mutant::Unlogged,
+        Mutant::TrustFresh,
+        Mutant::TrustStale,
+        Mutant::UnloggedRepair,
     ] {
         let mut broken = linked(1024);
         broken.mutant = fs::Mutant::Store(mutant);

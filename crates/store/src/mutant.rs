@@ -19,23 +19,23 @@ pub enum Mutant {
     /// Leaves of the map with entries in the map log are not written when these entries are removed from the log.
     SkipLogLeaves,
     /// The list of linked writes is written after the changes that it describes.
-    ListBehind,
+    ListAfterChanges,
     /// No flush between the list and the changes that it describes.
-    NoFlushBehindList,
+    NoFlushAfterList,
     /// All slots of the list are written to one location.
     OneSlot,
     /// Blocks that were allocated are written after the flush, not with the list.
-    FreshBehind,
+    FreshAfterList,
     /// A slot lacks a run of blocks.
     LoseRun,
     /// A slot lacks a copy.
     LoseCopy,
     /// A slot is valid whatever became of the blocks that were allocated with it.
-    BelieveFresh,
+    TrustFresh,
     /// An older slot is valid together with any newer one.
-    BelieveStale,
+    TrustStale,
     /// The repair is not logged before it begins.
-    Unlogged,
+    UnloggedRepair,
 }
 
 /// The mutant that a component is, of those of its layer: the identity, and no byte of memory, without the feature.

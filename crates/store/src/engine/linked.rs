@@ -224,7 +224,7 @@ impl Engine for Linked {
         }
         let mut list = vec![self.write_slot(&slot)];
         let (mut fresh, mut others) = (self.home(&closed, true), self.home(&closed, false));
-        if self.mutant.is(Mutant::FreshBehind) {
+        if self.mutant.is(Mutant::FreshAfterList) {
             others.append(&mut fresh);
         }
         list.append(&mut fresh);
@@ -232,8 +232,8 @@ impl Engine for Linked {
             list.push(PlannedWrite { at: mark_at, data: mark, kind: Kind::Superblock });
         }
         let flush = closed.reason == CommitReason::Sync;
-        let (first, second) = if self.mutant.is(Mutant::ListBehind) { (others, list) } else { (list, others) };
-        let between = !self.mutant.is(Mutant::NoFlushBehindList);
+        let (first, second) = if self.mutant.is(Mutant::ListAfterChanges) { (others, list) } else { (list, others) };
+        let between = !self.mutant.is(Mutant::NoFlushAfterList);
         stages.push(Stage { writes: first, flush: between });
         stages.push(Stage { writes: second, flush });
         self.unflushed = !flush;

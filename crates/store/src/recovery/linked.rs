@@ -170,7 +170,7 @@ fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Injec
         return Ok(Some(Slots { counting: found, redo: Some(redo) }));
     }
     // the newest one, if the blocks allocated with it reached the device
-    if !mutant.is(Mutant::BelieveFresh)
+    if !mutant.is(Mutant::TrustFresh)
         && let Some(newest) = found.last()
         && !has_fresh(volume, sb, newest)?
     {
@@ -184,7 +184,7 @@ fn counting(volume: &dyn BlockDevice, sb: &Superblock, list: List, mutant: Injec
     let Some(newest) = found.last() else { return Ok(None) };
     let (counter, flags) = (newest.header.ll_counter.get(), newest.header.ll_flags.get());
     let follows = found.first().is_some_and(|older| older.header.ll_counter.get().checked_add(1) == Some(counter));
-    if found.len() == 2 && !mutant.is(Mutant::BelieveStale) && (!follows || flags & PREVIOUS_DURABLE != 0) {
+    if found.len() == 2 && !mutant.is(Mutant::TrustStale) && (!follows || flags & PREVIOUS_DURABLE != 0) {
         found.remove(0);
     }
     Ok(Some(Slots { counting: found, redo: None }))
@@ -253,7 +253,7 @@ impl Recovery for LinkedRepair {
     }
 
     fn apply(&self, volume: &dyn BlockDevice) -> Result<()> {
-        if !self.is_logged && !self.mutant.is(Mutant::Unlogged) {
+        if !self.is_logged && !self.mutant.is(Mutant::UnloggedRepair) {
             volume.write(self.redo_at, &self.redo.encode())?;
             volume.flush()?;
         }
