@@ -59,7 +59,7 @@ use longest_runs::Bounds;
 use parked::Parked;
 use parking_lot::Mutex;
 use record::{FreeSpaceRecord, Opening};
-use rule::{Rule, Try};
+use rule::{Attempt, Rule};
 use snapshot_pins::SnapshotPins;
 use space::{GroupTotals, Policy, Pool, Privilege, RunSet, Sum, Totals};
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,8 +124,8 @@ pub(crate) struct Space {
     policy: Policy,
     rule: Rule,
     fit: Fit,
-    /// An upper bound on the longest run of each group, by [`Try::class`].
-    bounds: Bounds<{ Try::CLASSES }>,
+    /// An upper bound on the longest run of each group, by [`Attempt::class`].
+    bounds: Bounds<{ Attempt::CLASSES }>,
     pub(crate) pool: Mutex<Pool>,
     pub(crate) free_inodes: AtomicU64,
     directories: AtomicU64,

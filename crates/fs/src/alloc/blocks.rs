@@ -7,7 +7,7 @@
 use super::Space;
 use super::fit::{self, Request};
 use super::loaded_group::{GroupCell, GroupState};
-use super::rule::{Role, Try};
+use super::rule::{Attempt, Role};
 use crate::{Error, Result};
 use format::{FsBlock, GroupNo, Structure, Where};
 use parking_lot::Mutex;
@@ -194,10 +194,10 @@ impl Space {
     /// search begins.
     pub(super) fn place(&self, op: &Operation<'_>, begin: (u32, u32), want: u32, role: Role) -> Result<Extent> {
         let enough = if role.purpose() == Purpose::Metadata { 1 } else { want.min(GOAL_RUN_BLOCKS) };
-        for kind in self.rule.tries(role) {
+        for kind in self.rule.attempts(role) {
             for _ in 0..TRIES {
                 let begin = match kind {
-                    Try::Grow => match self.grow_region(op, begin.0)? {
+                    Attempt::Grow => match self.grow_region(op, begin.0)? {
                         Some(group) => (group, 0),
                         None => break,
                     },
@@ -218,14 +218,14 @@ impl Space {
     fn look(
         &self,
         op: &Operation<'_>,
-        kind: Try,
+        kind: Attempt,
         (goal, unit): (u32, u32),
         want: u32,
         enough: u32,
     ) -> Result<Option<(u32, Run)>> {
         let chunk = self.sb.geometry.chunk_blocks();
         let mut order = self.policy.groups_from(self.sb.geometry.groups, goal);
-        if kind == Try::InsideHere {
+        if kind == Attempt::InsideHere {
             order = [order[0].start..order[0].end.min(order[0].start + 1), 0..0];
         }
         let mut best: Option<(u32, Run)> = None;

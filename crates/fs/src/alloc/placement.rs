@@ -2,7 +2,7 @@
 
 use super::Space;
 use super::loaded_group::GroupCell;
-use super::rule::{Role, Rule, Try};
+use super::rule::{Attempt, Role, Rule};
 use crate::Result;
 use format::{FsBlock, GroupNo};
 use std::sync::atomic::Ordering;
@@ -35,7 +35,7 @@ impl Space {
     }
 
     /// Upper bound on the runs of available blocks of a group for this kind of attempt.
-    pub(super) fn bound(&self, kind: Try, group: u32, cell: &GroupCell) -> u32 {
+    pub(super) fn bound(&self, kind: Attempt, group: u32, cell: &GroupCell) -> u32 {
         self.bounds.bound(kind.class(), group).min(cell.most(kind))
     }
 
@@ -45,7 +45,7 @@ impl Space {
         let chunk = self.sb.geometry.chunk_blocks();
         for group in self.policy.groups_from(self.sb.geometry.groups, home).into_iter().flatten() {
             let Some(cell) = self.cell(GroupNo(group)) else { break };
-            if self.bound(Try::Outside, group, cell) < chunk || cell.mask.load(Ordering::Relaxed) == !0 {
+            if self.bound(Attempt::Outside, group, cell) < chunk || cell.mask.load(Ordering::Relaxed) == !0 {
                 continue;
             }
             let Some(mut state) = self.lock_space(op.store(), group)? else { continue };

@@ -1,7 +1,7 @@
 //! The placement of blocks by their role: the only place that depends on the volume's format and mount options.
 //!
 //! The groups of a volume may set some of their blocks aside for metadata, by 64ths (*chunks*): a mask for each group.
-//! The volume's [`Rule`] defines the order of search for a block as a list of [`Try`]s. Each of them may search all
+//! The volume's [`Rule`] defines the order of search for a block as a list of [`Attempt`]s. Each of them may search all
 //! groups. The last one finds any free block, so that an allocation fails only without free space.
 
 use super::loaded_group::GroupCell;
@@ -52,7 +52,7 @@ pub(super) enum Rule {
 
 /// An attempt: one set of blocks to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Try {
+pub(super) enum Attempt {
     /// In the blocks set aside, only in the first group of the search.
     InsideHere,
     /// In the blocks set aside.
@@ -77,26 +77,28 @@ impl Rule {
     }
 
     /// The attempts to find a block, in order.
-    pub(super) fn tries(self, role: Role) -> &'static [Try] {
+    pub(super) fn attempts(self, role: Role) -> &'static [Attempt] {
         match (self, role) {
-            (Rule::Together, _) => &[Try::Anywhere],
-            (Rule::OwnGroups, Role::Content) => &[Try::Outside],
-            (Rule::OwnGroups, _) => &[Try::Inside],
-            (Rule::Hint, Role::Metadata) => &[Try::InsideHere, Try::Anywhere],
-            (Rule::Regions, Role::Metadata | Role::FirstIndirect) => &[Try::Inside, Try::Grow, Try::Anywhere],
-            (Rule::Hint | Rule::Regions, Role::Content | Role::FirstIndirect) => &[Try::Outside, Try::Anywhere],
+            (Rule::Together, _) => &[Attempt::Anywhere],
+            (Rule::OwnGroups, Role::Content) => &[Attempt::Outside],
+            (Rule::OwnGroups, _) => &[Attempt::Inside],
+            (Rule::Hint, Role::Metadata) => &[Attempt::InsideHere, Attempt::Anywhere],
+            (Rule::Regions, Role::Metadata | Role::FirstIndirect) => {
+                &[Attempt::Inside, Attempt::Grow, Attempt::Anywhere]
+            }
+            (Rule::Hint | Rule::Regions, Role::Content | Role::FirstIndirect) => &[Attempt::Outside, Attempt::Anywhere],
         }
     }
 
     /// Whether the rule has attempts of this class.
     pub(super) fn has(self, class: usize) -> bool {
         let roles = [Role::Content, Role::FirstIndirect, Role::Metadata];
-        roles.iter().any(|role| self.tries(*role).iter().any(|kind| kind.class() == class))
+        roles.iter().any(|role| self.attempts(*role).iter().any(|kind| kind.class() == class))
     }
 
     /// Whether such a block is placed near its inode instead of near related blocks.
     pub(super) fn is_near_inode(self, role: Role) -> bool {
-        matches!(self.tries(role).first(), Some(Try::InsideHere | Try::Inside))
+        matches!(self.attempts(role).first(), Some(Attempt::InsideHere | Attempt::Inside))
     }
 
     /// The chunks of a group set aside for metadata; `own_end` is the end of the group's own structures at its front,
@@ -121,25 +123,25 @@ impl Rule {
     }
 }
 
-impl Try {
+impl Attempt {
     /// The number of classes.
     pub(super) const CLASSES: usize = 3;
 
     /// The index of its [`Bounds`](super::longest_runs::Bounds) of groups.
     pub(super) fn class(self) -> usize {
         match self {
-            Try::InsideHere | Try::Inside | Try::Grow => 0,
-            Try::Outside => 1,
-            Try::Anywhere => 2,
+            Attempt::InsideHere | Attempt::Inside | Attempt::Grow => 0,
+            Attempt::Outside => 1,
+            Attempt::Anywhere => 2,
         }
     }
 
     /// The units that may be searched in a group of `units`, ascending.
     pub(super) fn within(self, mask: u64, chunk: u32, units: u32) -> Vec<Run> {
         let mask = match self {
-            Try::InsideHere | Try::Inside | Try::Grow => mask,
-            Try::Outside => !mask,
-            Try::Anywhere => !0,
+            Attempt::InsideHere | Attempt::Inside | Attempt::Grow => mask,
+            Attempt::Outside => !mask,
+            Attempt::Anywhere => !0,
         };
         let runs = mask_runs(mask).map(|chunks| {
             let (start, end) = (chunks.start * chunk, (chunks.end * chunk).min(units));
@@ -151,10 +153,10 @@ impl Try {
 
 impl GroupCell {
     /// Upper bound on the blocks that an attempt can find, from the group's own counts.
-    pub(super) fn most(&self, kind: Try) -> u32 {
+    pub(super) fn most(&self, kind: Attempt) -> u32 {
         match (kind, self.mask.load(Ordering::Relaxed)) {
             // no unit may be searched
-            (Try::InsideHere | Try::Inside, 0) | (Try::Outside, u64::MAX) => 0,
+            (Attempt::InsideHere | Attempt::Inside, 0) | (Attempt::Outside, u64::MAX) => 0,
             _ => self.most_blocks(),
         }
     }
@@ -166,23 +168,23 @@ mod tests {
 
     #[test]
     fn what_is_set_aside_and_what_is_not_make_the_whole() {
-        let runs = |kind: Try, mask| {
+        let runs = |kind: Attempt, mask| {
             let runs = kind.within(mask, 10, 635).into_iter();
             runs.map(|run| (run.start, run.end())).collect::<Vec<_>>()
         };
-        assert_eq!(runs(Try::Anywhere, 6), [(0, 635)]);
-        assert_eq!(runs(Try::Inside, 6), [(10, 30)]);
-        assert_eq!(runs(Try::Outside, 6), [(0, 10), (30, 635)]);
-        assert_eq!(runs(Try::Inside, 1 << 63), [(630, 635)]);
-        assert_eq!(runs(Try::Outside, !0), []);
-        assert_eq!(Try::Inside.within(1 << 63, 10, 600), []);
+        assert_eq!(runs(Attempt::Anywhere, 6), [(0, 635)]);
+        assert_eq!(runs(Attempt::Inside, 6), [(10, 30)]);
+        assert_eq!(runs(Attempt::Outside, 6), [(0, 10), (30, 635)]);
+        assert_eq!(runs(Attempt::Inside, 1 << 63), [(630, 635)]);
+        assert_eq!(runs(Attempt::Outside, !0), []);
+        assert_eq!(Attempt::Inside.within(1 << 63, 10, 600), []);
     }
 
     #[test]
     fn every_rule_finds_what_is_free_at_last() {
         for rule in [Rule::Together, Rule::Hint, Rule::Regions] {
             for role in [Role::Content, Role::FirstIndirect, Role::Metadata] {
-                assert_eq!(rule.tries(role).last(), Some(&Try::Anywhere));
+                assert_eq!(rule.attempts(role).last(), Some(&Attempt::Anywhere));
             }
         }
         assert!(!Rule::Hint.is_near_inode(Role::FirstIndirect) && Rule::Regions.is_near_inode(Role::FirstIndirect));
