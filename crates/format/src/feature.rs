@@ -339,18 +339,29 @@ impl Features {
     /// ext4 can read, `rext3` with features that only Extant can read.
     #[must_use]
     pub fn format_name(&self) -> &'static str {
-        let incompat =
-            Incompat::EXTENT | Incompat::FLEX_BG | Incompat::BIT64 | Incompat::INLINE_DATA | Incompat::EA_INODE;
-        let ro_compat = RoCompat::HUGE_FILE | RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM | RoCompat::BIGALLOC;
         if self.incompat.contains(Incompat::EXTANT) {
             "rext3"
-        } else if self.incompat.intersects(incompat) || self.ro_compat.intersects(ro_compat) {
+        } else if self.need_ext4() {
             "ext4"
         } else if self.compat.contains(Compat::HAS_JOURNAL) {
             "ext3"
         } else {
             "ext2"
         }
+    }
+
+    /// Whether there are features that ext2 and ext3 cannot read.
+    fn need_ext4(&self) -> bool {
+        let incompat =
+            Incompat::EXTENT | Incompat::FLEX_BG | Incompat::BIT64 | Incompat::INLINE_DATA | Incompat::EA_INODE;
+        let ro_compat = RoCompat::HUGE_FILE | RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM | RoCompat::BIGALLOC;
+        self.incompat.intersects(incompat) || self.ro_compat.intersects(ro_compat)
+    }
+
+    /// Whether files may have as many names as in ext4, not as in ext2 and ext3.
+    #[must_use]
+    pub fn counts_many_links(&self) -> bool {
+        self.need_ext4() && !self.incompat.contains(Incompat::EXTANT)
     }
 
     /// Refuses a volume with features that this version cannot read, with their names.

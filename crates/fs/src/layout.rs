@@ -30,14 +30,14 @@ const LINKS: u16 = 32_000;
 
 /// The format of a volume, and the properties that depend on it.
 pub(crate) struct Layout {
-    kind: Kind,
+    variant: Variant,
     blocks: u64,
     groups: u32,
     reserved_for_extents: u64,
     max_links: u16,
 }
 
-enum Kind {
+enum Variant {
     Classic,
     Regions,
     Native(Native),
@@ -57,28 +57,28 @@ pub(crate) enum MetadataGoes {
 impl Layout {
     /// The layout of a volume with this superblock directly on the device.
     pub(crate) fn on_device(sb: &Superblock) -> Self {
-        let kind = if sb.geometry.has_regions() { Kind::Regions } else { Kind::Classic };
+        let variant = if sb.geometry.has_regions() { Variant::Regions } else { Variant::Classic };
         let cluster = u64::from(sb.geometry.cluster_blocks);
         let grows = sb.features.incompat.contains(Incompat::EXTENT);
         let reserved = if grows { (sb.geometry.blocks / cluster / 50).min(4096) * cluster } else { 0 };
-        Self::new(sb, kind, reserved)
+        Self::new(sb, variant, reserved)
     }
 
     /// The layout of a volume with this superblock above the map of a native volume.
     pub(crate) fn above_map(sb: &Superblock, native: &NativeSuperblock, mapped: Arc<Mapped>) -> Self {
-        Self::new(sb, Kind::Native(Native::new(mapped, native)), 0)
+        Self::new(sb, Variant::Native(Native::new(mapped, native)), 0)
     }
 
-    fn new(sb: &Superblock, kind: Kind, reserved_for_extents: u64) -> Self {
-        let max_links = if sb.features.format_name() == "ext4" { LINKS_EXT4 } else { LINKS };
-        Self { kind, blocks: sb.geometry.blocks, groups: sb.geometry.groups, reserved_for_extents, max_links }
+    fn new(sb: &Superblock, variant: Variant, reserved_for_extents: u64) -> Self {
+        let max_links = if sb.features.counts_many_links() { LINKS_EXT4 } else { LINKS };
+        Self { variant, blocks: sb.geometry.blocks, groups: sb.geometry.groups, reserved_for_extents, max_links }
     }
 
     /// The native volume beneath; `None` for other formats. Its effects are in the methods of this type.
     fn native(&self) -> Option<&Native> {
-        match &self.kind {
-            Kind::Native(native) => Some(native),
-            Kind::Classic | Kind::Regions => None,
+        match &self.variant {
+            Variant::Native(native) => Some(native),
+            Variant::Classic | Variant::Regions => None,
         }
     }
 
@@ -119,10 +119,10 @@ impl Layout {
 
     /// The location of the metadata of files.
     pub(crate) fn metadata_goes(&self) -> MetadataGoes {
-        match &self.kind {
-            Kind::Classic => MetadataGoes::Anywhere,
-            Kind::Regions => MetadataGoes::IntoRegions,
-            Kind::Native(_) => MetadataGoes::IntoOwnGroups,
+        match &self.variant {
+            Variant::Classic => MetadataGoes::Anywhere,
+            Variant::Regions => MetadataGoes::IntoRegions,
+            Variant::Native(_) => MetadataGoes::IntoOwnGroups,
         }
     }
 

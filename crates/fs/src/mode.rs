@@ -91,6 +91,13 @@ pub enum DataMode {
     NewBlocks,
 }
 
+impl DataMode {
+    /// Whether content is never overwritten in place.
+    pub(crate) const fn copies_content(self) -> bool {
+        matches!(self, Self::NewBlocks)
+    }
+}
+
 names!(DataMode { Ordered = "ordered", Writeback = "writeback", Journal = "journal", NewBlocks = "cow" });
 
 /// The placement of new blocks, on a volume whose format does not determine it.

@@ -5,7 +5,7 @@
 use crate::alloc::{Space, SpaceOptions};
 use crate::base::Writing;
 use crate::engine::{NewEngine, PossibleMode};
-use crate::{Consistency, DataMode, Error, Maps, OpenOptions, Result, Timestamp, Warning, WriteOptions};
+use crate::{Consistency, Error, Maps, OpenOptions, Result, Timestamp, Warning, WriteOptions};
 use format::feature::{Compat, Features, RoCompat};
 use format::space_map::SpaceMaps;
 use format::superblock::{DiskSuperblock, State};
@@ -63,7 +63,7 @@ impl Maps {
             defer_content: limits.defers_reuse,
             defer_inodes: !limits.atomic,
             mutant: options.mutant(),
-            copies: options.data == DataMode::NewBlocks,
+            copies: options.data.copies_content(),
             placement: options.placement,
             seed: options.seed(),
             journal: self.journal_blocks(),

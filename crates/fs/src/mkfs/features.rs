@@ -1,7 +1,7 @@
 //! The features of the volume, and the combinations that are not possible.
 
+use super::MkfsOptions;
 use super::error::{Result, refuse};
-use super::{Kind, MkfsOptions};
 use format::feature::{Compat, Features, Incompat, RoCompat};
 use format::space_map::{LEAST_LOG, MOST_LOG};
 
@@ -31,20 +31,20 @@ pub(super) fn resolve(options: &MkfsOptions) -> Result<Features> {
         features.compat -= Compat::RESIZE_INODE;
     }
     if features.ro_compat.contains(RoCompat::EXTANT_RO)
-        && options.kind != Kind::SpaceMap
+        && !options.kind.has_space_maps()
         && !asked(Compat::RESIZE_INODE, Incompat::empty(), nothing)
     {
         // the kernel's resizing does not support space maps
         features.compat -= Compat::RESIZE_INODE;
     }
     if !features.incompat.contains(Incompat::EXTENT)
-        && options.kind == Kind::Ext4
+        && options.kind.drops_64bit_without_extents()
         && !asked(none, Incompat::BIT64, nothing)
     {
         features.incompat -= Incompat::BIT64;
     }
     consistent(&features, options)?;
-    if options.kind == Kind::Extant && features != options.kind.features() {
+    if options.kind.has_map() && features != options.kind.features() {
         // the required features of the format, and features that would have no effect in it
         let more = features.without(options.kind.features()).without(OPTIONAL);
         let fewer = options.kind.features().without(features);
@@ -62,7 +62,7 @@ fn consistent(features: &Features, options: &MkfsOptions) -> Result<()> {
     let compat = |feature| features.compat.contains(feature);
     let incompat = |feature| features.incompat.contains(feature);
     let ro_compat = |feature| features.ro_compat.contains(feature);
-    let regions = options.kind == Kind::Rext3;
+    let regions = options.kind.has_regions();
     let space_maps = ro_compat(RoCompat::EXTANT_RO);
     let rules = [
         (incompat(Incompat::BIT64) && !incompat(Incompat::EXTENT) && !regions, "64bit needs the feature extent"),
@@ -75,12 +75,12 @@ fn consistent(features: &Features, options: &MkfsOptions) -> Result<()> {
             "rext3 cannot have the features resize_inode and bigalloc",
         ),
         (options.region_bytes.is_some() && !regions, "region= needs the type rext3"),
-        (space_maps && options.kind == Kind::Extant, "the type extant cannot have the feature space_maps"),
+        (space_maps && options.kind.has_map(), "the type extant cannot have the feature space_maps"),
         (space_maps && !incompat(Incompat::FLEX_BG), "space_maps needs the feature flex_bg"),
         (space_maps && ro_compat(RoCompat::BIGALLOC), "space_maps cannot have the feature bigalloc"),
         (space_maps && compat(Compat::RESIZE_INODE), "space_maps cannot have the feature resize_inode"),
         (space_maps && options.packed_meta_blocks, "space_maps cannot be used with packed_meta_blocks"),
-        (options.kind == Kind::SpaceMap && !space_maps, "the type spacemap needs the feature space_maps"),
+        (options.kind.has_space_maps() && !space_maps, "the type spacemap needs the feature space_maps"),
         (options.metablockgroup_bytes.is_some() && !space_maps, "metablockgroup= needs the feature space_maps"),
         (options.space_map_log.is_some() && !space_maps, "space_map_log= needs the feature space_maps"),
         (

@@ -54,6 +54,27 @@ impl Kind {
         matches!(self, Self::Extant)
     }
 
+    /// Whether its groups have regions for metadata.
+    pub(super) const fn has_regions(self) -> bool {
+        matches!(self, Self::Rext3)
+    }
+
+    /// Whether its free space is always recorded in space maps.
+    pub(super) const fn has_space_maps(self) -> bool {
+        matches!(self, Self::SpaceMap)
+    }
+
+    /// Whether the feature 64bit is only a default that is dropped without the feature extent, which it needs.
+    pub(super) const fn drops_64bit_without_extents(self) -> bool {
+        matches!(self, Self::Ext4)
+    }
+
+    /// Number of groups in a flexible group, unless set. With regions so many that reading takes more time in a check
+    /// than seeking.
+    pub(super) const fn usual_flex_groups(self) -> u32 {
+        if self.has_regions() { 32 } else { 16 }
+    }
+
     /// The type of a volume of this type to which a journal is added; `None` if the type cannot have one.
     #[must_use]
     pub const fn with_journal(self) -> Option<Self> {

@@ -6,7 +6,7 @@
 use super::error::{Result, refuse};
 use super::options::Usage;
 use super::physical_layer::{NewMap, PhysicalLayer};
-use super::{Kind, MkfsOptions, OnError, Warning, features};
+use super::{MkfsOptions, OnError, Warning, features};
 use format::feature::{Compat, Extant, ExtantRo, Features, Incompat, RoCompat};
 use format::native::{BLOCK_SIZE, GROUP_BLOCKS, Layout as NativeLayout};
 use format::superblock::{Backups, DiskSuperblock, Flags, Geometry, MAGIC, State};
@@ -68,7 +68,7 @@ impl VolumePlan {
         if len == 0 {
             return refuse("the size is 0: specify the size of the volume");
         }
-        if options.kind == Kind::Extant {
+        if options.kind.has_map() {
             return Self::native(len, sector, features, options);
         }
         let basics = Basics::new(len, sector, &features, options)?;
@@ -384,9 +384,8 @@ fn fixed_fields(options: &MkfsOptions, features: &Features, basics: &Basics) -> 
         sb.s_mmp_interval = if options.mmp_interval == 0 { MMP_INTERVAL } else { options.mmp_interval }.into();
     }
     if features.incompat.contains(Incompat::FLEX_BG) {
-        // with regions, so many that reading takes more time in a check than seeking
-        let usual = if options.kind == Kind::Rext3 { 32 } else { 16 };
-        let usual = space_maps(&mut sb, features, options, basics)?.unwrap_or(usual);
+        let by_maps = space_maps(&mut sb, features, options, basics)?;
+        let usual = by_maps.unwrap_or_else(|| options.kind.usual_flex_groups());
         let groups = options.groups_per_flex.unwrap_or(usual);
         if !groups.is_power_of_two() {
             return refuse(format!("flexible groups of {groups} groups: use a power of two (-G)"));

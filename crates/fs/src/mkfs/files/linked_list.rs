@@ -1,7 +1,7 @@
 //! The list of linked writes: the content of inode 5, contiguous.
 
 use super::{BlockMap, Maker, OwnBlock, map_blocks};
-use crate::mkfs::Kind;
+use crate::Consistency;
 use crate::mkfs::error::{Result, refuse};
 use format::FsBlock;
 use format::feature::{Compat, Incompat};
@@ -17,7 +17,7 @@ impl Maker<'_> {
         let geometry = self.plan.geometry.clone();
         let block_size = u64::from(geometry.block_size);
         let (features, whole) = (&self.plan.features, geometry.blocks * block_size);
-        if self.options.kind != Kind::Ext2
+        if !Consistency::Linked.formats().any(|kind| kind == self.options.kind)
             || features.incompat.intersects(Incompat::FILETYPE.complement())
             || features.compat.intersects(Compat::HAS_JOURNAL)
             || geometry.metadata_csum
