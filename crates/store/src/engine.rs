@@ -3,6 +3,7 @@
 //! An engine turns a closed generation into a [`Plan`] and never writes to the device itself. The store executes the
 //! plan, one generation at a time, while operations continue in the next one.
 
+mod clean_mark;
 mod copy_on_write;
 mod dirty_bit;
 mod journal;
@@ -128,10 +129,7 @@ pub trait Engine: Send {
 /// was removed.
 fn all_home(closed: &ClosedGeneration, block_size: usize) -> Vec<Stage> {
     let location = |block: FsBlock| block.get() * block_size as u64;
-    let home = |fresh| {
-        let writes = closed.blocks.iter().filter(move |w| w.fresh == fresh);
-        writes.map(|w| PlannedWrite { at: location(w.block), data: w.data.clone(), kind: w.tag.kind })
-    };
+    let home = |fresh| home_writes(closed, block_size, fresh);
     let fresh: Vec<_> = fresh_writes(closed, location).chain(home(true)).collect();
     let fresh = (!fresh.is_empty()).then_some(Stage { writes: fresh, flush: false });
     // at the dirty limit no process waits for durability
@@ -140,6 +138,16 @@ fn all_home(closed: &ClosedGeneration, block_size: usize) -> Vec<Stage> {
     // an empty last stage would hide that the writes before it are not flushed
     let others = (flush || !others.writes.is_empty()).then_some(others);
     fresh.into_iter().chain(others).collect()
+}
+
+/// The writes of a generation's changed blocks to their home locations: of those that are `fresh`, or of the others.
+fn home_writes(closed: &ClosedGeneration, block_size: usize, fresh: bool) -> impl Iterator<Item = PlannedWrite> {
+    let writes = closed.blocks.iter().filter(move |write| write.fresh == fresh);
+    writes.map(move |write| PlannedWrite {
+        at: write.block.get() * block_size as u64,
+        data: write.data.clone(),
+        kind: write.tag.kind,
+    })
 }
 
 /// The writes of a generation's fresh extents: home before its changed blocks are valid, or in any order with them in

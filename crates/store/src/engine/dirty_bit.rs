@@ -3,26 +3,19 @@
 //!
 //! 1. The mark is durable before the first metadata write of a busy period. No operation waits for it: it is the first
 //!    stage of the first generation's plan, and until then nothing but file data was written.
-//! 2. After a second without an operation everything is written and flushed, including delayed data; if there was still
-//!    no operation in between, the volume is marked clean. It then contains everything done up to some moment, and
-//!    nothing in part.
+//! 2. After a second without an operation the volume is marked clean: see [`CleanMark`].
 
+use super::clean_mark::{CleanMark, QUIET};
 use super::{Engine, Idle, Limits, all_home, state_stage};
-use crate::{ClosedGeneration, Plan, Result, Stage, StateSource, VolumeState};
+use crate::{ClosedGeneration, Plan, Result, StateSource, VolumeState};
 use std::time::Duration;
-
-/// The quiet time after which the volume is marked clean (section 1 of the paper).
-const QUIET: Duration = Duration::from_secs(1);
 
 /// The engine `dirty-bit`.
 #[derive(Debug)]
 pub struct DirtyBit {
     block_size: usize,
     limits: Limits,
-    /// The superblock on the device has the mark of a clean volume.
-    marked_clean: bool,
-    /// Metadata was written and not flushed yet.
-    unflushed: bool,
+    mark: CleanMark,
 }
 
 impl DirtyBit {
@@ -36,20 +29,7 @@ impl DirtyBit {
             rests_after: Some(QUIET),
             ..Limits::new(VolumeState::NeedsCheck, dirty_blocks)
         };
-        Self { block_size: block_size as usize, limits, marked_clean: true, unflushed: false }
-    }
-
-    fn clean(&mut self, superblock: &dyn StateSource) -> Plan {
-        if self.marked_clean {
-            return Plan::default();
-        }
-        let before = Stage { writes: Vec::new(), flush: true };
-        let flush = std::mem::take(&mut self.unflushed).then_some(before);
-        self.marked_clean = true;
-        Plan {
-            stages: flush.into_iter().chain([state_stage(superblock, VolumeState::Clean)]).collect(),
-            ..Plan::default()
-        }
+        Self { block_size: block_size as usize, limits, mark: CleanMark::new() }
     }
 }
 
@@ -66,27 +46,22 @@ impl Engine for DirtyBit {
         let home = all_home(&closed, self.block_size);
         let mut stages = Vec::with_capacity(1 + home.len());
         if home.iter().any(|stage| !stage.writes.is_empty()) {
-            if std::mem::take(&mut self.marked_clean) {
+            if self.mark.take() {
                 stages.push(state_stage(superblock, VolumeState::NeedsCheck));
             }
-            self.unflushed = true;
+            self.mark.unflushed = true;
         }
-        self.unflushed &= !home.iter().any(|stage| stage.flush);
+        self.mark.unflushed &= !home.iter().any(|stage| stage.flush);
         stages.extend(home);
         // no flush at the dirty limit: the mode guarantees no more
         Ok(Plan { stages, home: closed.blocks.iter().map(|w| w.block).collect(), durable: closed.number })
     }
 
     fn idle(&mut self, quiet: Duration, dirty: bool, superblock: &dyn StateSource) -> Idle {
-        match dirty {
-            false if self.marked_clean => Idle::Nothing,
-            _ if quiet < QUIET => Idle::After(QUIET),
-            true => Idle::Commit,
-            false => Idle::Run(self.clean(superblock)),
-        }
+        self.mark.idle(quiet, dirty, superblock)
     }
 
     fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
-        Ok(self.clean(superblock))
+        Ok(self.mark.clean(superblock))
     }
 }

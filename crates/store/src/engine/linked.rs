@@ -14,11 +14,12 @@
 //! 5. A generation that a slot cannot describe writes an *incomplete* one. Until the generation is durable, a crash is
 //!    followed by a full check.
 //!
-//! The clean mark is that of [`DirtyBit`](super::DirtyBit).
+//! The clean mark is that of [`DirtyBit`](super::DirtyBit): see [`CleanMark`].
 
 mod describe;
 
-use super::{Engine, Idle, Limits, state_stage};
+use super::clean_mark::{CleanMark, QUIET};
+use super::{Engine, Idle, Limits, home_writes};
 use crate::mutant::{Injected, Mutant};
 use crate::recovery::linked::List;
 use crate::{ClosedGeneration, CommitReason, Kind, Plan, PlannedWrite, Result, Stage, StateSource, VolumeState};
@@ -28,9 +29,6 @@ use format::superblock::{DiskSuperblock, Superblock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// The quiet time after which the volume is marked clean.
-const QUIET: Duration = Duration::from_secs(1);
 
 /// Totals of the engine's writes to the list. Bytes are those in use, without padding.
 #[derive(Debug, Default)]
@@ -58,10 +56,7 @@ pub struct Linked {
     mount_before: u32,
     /// The volume's free blocks and inodes after the previous generation.
     free: (u32, u32),
-    /// The superblock on the device has the mark of a clean volume.
-    marked_clean: bool,
-    /// Metadata was written and not flushed yet.
-    unflushed: bool,
+    mark: CleanMark,
     counts: Arc<LinkedCounts>,
     mutant: Injected<Mutant>,
 }
@@ -88,8 +83,7 @@ impl Linked {
             uuid: sb.disk.s_uuid,
             mount_before: mount_sum(&sb.disk),
             free: (sb.disk.s_free_blocks_count_lo.get(), sb.disk.s_free_inodes_count.get()),
-            marked_clean: true,
-            unflushed: false,
+            mark: CleanMark::new(),
             counts: Arc::default(),
             mutant: Injected::default(),
         }
@@ -120,7 +114,7 @@ impl Linked {
         header.ll_ro_compat = superblock.s_feature_ro_compat;
         header.ll_free_blocks = self.free.0.into();
         header.ll_free_inodes = self.free.1.into();
-        if !self.unflushed {
+        if !self.mark.unflushed {
             header.ll_flags = PREVIOUS_DURABLE.into();
         }
         slot
@@ -138,30 +132,15 @@ impl Linked {
     }
 
     fn home(&self, closed: &ClosedGeneration, fresh: bool) -> Vec<PlannedWrite> {
-        let size = u64::from(self.block_size);
-        let wanted = closed.blocks.iter().filter(|write| write.fresh == fresh);
-        wanted.map(|w| PlannedWrite { at: w.block.get() * size, data: Arc::clone(&w.data), kind: w.tag.kind }).collect()
-    }
-
-    fn clean(&mut self, superblock: &dyn StateSource) -> Plan {
-        if self.marked_clean {
-            return Plan::default();
-        }
-        let before = Stage { writes: Vec::new(), flush: true };
-        let flush = std::mem::take(&mut self.unflushed).then_some(before);
-        self.marked_clean = true;
-        Plan {
-            stages: flush.into_iter().chain([state_stage(superblock, VolumeState::Clean)]).collect(),
-            ..Plan::default()
-        }
+        home_writes(closed, self.block_size as usize, fresh).collect()
     }
 
     /// The plan of a generation without changes: nothing is written.
     fn plan_nothing(&mut self, closed: &ClosedGeneration) -> Plan {
-        let flush = closed.reason == CommitReason::Sync && (closed.unflushed || self.unflushed);
-        let durable = if flush || !(closed.unflushed || self.unflushed) { closed.number } else { 0 };
+        let flush = closed.reason == CommitReason::Sync && (closed.unflushed || self.mark.unflushed);
+        let durable = if flush || !(closed.unflushed || self.mark.unflushed) { closed.number } else { 0 };
         let stages = if flush { vec![Stage { writes: Vec::new(), flush }] } else { Vec::new() };
-        self.unflushed &= !flush;
+        self.mark.unflushed &= !flush;
         Plan { stages, home: Vec::new(), durable }
     }
 
@@ -215,7 +194,7 @@ impl Engine for Linked {
         if closed.blocks.is_empty() {
             return Ok(self.plan_nothing(&closed));
         }
-        let (mark_at, mark) = superblock.with_state(VolumeState::NeedsCheck);
+        let (mark_at, in_use) = superblock.with_state(VolumeState::NeedsCheck);
         let (slot, whole) = self.describe(&closed, &bytes_of(superblock, VolumeState::NeedsCheck));
         let mut stages = Vec::with_capacity(3);
         if whole && closed.unflushed {
@@ -228,29 +207,24 @@ impl Engine for Linked {
             others.append(&mut fresh);
         }
         list.append(&mut fresh);
-        if std::mem::take(&mut self.marked_clean) {
-            list.push(PlannedWrite { at: mark_at, data: mark, kind: Kind::Superblock });
+        if self.mark.take() {
+            list.push(PlannedWrite { at: mark_at, data: in_use, kind: Kind::Superblock });
         }
         let flush = closed.reason == CommitReason::Sync;
         let (first, second) = if self.mutant.is(Mutant::ListAfterChanges) { (others, list) } else { (list, others) };
         let between = !self.mutant.is(Mutant::NoFlushAfterList);
         stages.push(Stage { writes: first, flush: between });
         stages.push(Stage { writes: second, flush });
-        self.unflushed = !flush;
+        self.mark.unflushed = !flush;
         let durable = if flush { closed.number } else { closed.number.saturating_sub(1) };
         Ok(Plan { stages, home: closed.blocks.iter().map(|w| w.block).collect(), durable })
     }
 
     fn idle(&mut self, quiet: Duration, dirty: bool, superblock: &dyn StateSource) -> Idle {
-        match dirty {
-            false if self.marked_clean => Idle::Nothing,
-            _ if quiet < QUIET => Idle::After(QUIET),
-            true => Idle::Commit,
-            false => Idle::Run(self.clean(superblock)),
-        }
+        self.mark.idle(quiet, dirty, superblock)
     }
 
     fn close(&mut self, superblock: &dyn StateSource) -> Result<Plan> {
-        Ok(self.clean(superblock))
+        Ok(self.mark.clean(superblock))
     }
 }
