@@ -70,6 +70,19 @@ impl Names {
         Ok(dir)
     }
 
+    /// Calls `work` with a directory that is locked and may get this name, which no file has in it.
+    fn with_new_name<T>(&self, dir: InodeNo, name: &[u8], work: impl FnOnce(Arc<Inode>) -> Result<T>) -> Result<T> {
+        self.record_name(dir, name);
+        self.locked(&[dir], |_| {
+            let dir = self.dir_to_change(dir)?;
+            self.may_contain(&dir, name)?;
+            if self.find(&dir, name)?.is_some() {
+                return Err(Error::Exists);
+            }
+            work(dir)
+        })
+    }
+
     /// Checks that names may be removed from a directory.
     fn may_lose_names(&self, dir: &Inode) -> Result<()> {
         if dir.raw().flags().contains(InodeFlags::APPEND) {

@@ -21,13 +21,7 @@ impl Names {
     }
 
     fn link_now(&self, number: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Arc<Inode>> {
-        self.record_name(dir, name);
-        self.locked(&[dir], |_| {
-            let dir = self.dir_to_change(dir)?;
-            self.may_contain(&dir, name)?;
-            if self.find(&dir, name)?.is_some() {
-                return Err(Error::Exists);
-            }
+        self.with_new_name(dir, name, |dir| {
             if number == dir.number {
                 return Err(Error::NotPermitted("a directory can have only one name"));
             }

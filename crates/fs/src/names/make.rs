@@ -94,13 +94,7 @@ impl Names {
 
     fn make(&self, dir: InodeNo, name: &[u8], file: &NewFile, target: Option<&[u8]>) -> Result<Arc<Inode>> {
         check_name(name)?;
-        self.record_name(dir, name);
-        self.locked(&[dir], |_| {
-            let dir = self.dir_to_change(dir)?;
-            self.may_contain(&dir, name)?;
-            if self.find(&dir, name)?.is_some() {
-                return Err(Error::Exists);
-            }
+        self.with_new_name(dir, name, |dir| {
             let is_dir = file.kind == FileKind::Directory;
             let links = if is_dir { Some(self.with_subdirectory(&dir)?) } else { None };
             let inherited = self.inherit(&dir, file.kind, file.mode, file.umask)?;
