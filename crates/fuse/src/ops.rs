@@ -28,6 +28,8 @@
 //!    effect; an unlinked file exists until the kernel forgets it.
 //! 2. A damaged file is an error for that file, reported once.
 
+mod damage;
+mod dirty_pages;
 mod holes;
 mod ioctl;
 mod listing;
@@ -36,8 +38,10 @@ mod opening;
 mod write;
 
 use crate::errno::{errno, is_problem};
-use crate::options::{MountOptions, OnDamage};
+use crate::options::MountOptions;
 use crate::problem_reports::{ProblemReports, ProblemSink};
+use damage::Damage;
+use dirty_pages::DirtyPages;
 use format::feature::{Compat, Incompat};
 use fs::{Attributes, Error, FileKind, Inode, InodeFlags, InodeNo, Timestamp, Volume, WriteHow};
 use fuse_wire::{
@@ -49,10 +53,10 @@ use lost_pages::LostPages;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use write::{CAPABILITY, Making};
 
 /// The node number of the root in FUSE.
@@ -86,8 +90,6 @@ pub(crate) struct Ops {
     ask_opens: bool,
     /// The same for directories.
     ask_dir_opens: bool,
-    /// The handle for invalidating the kernel's caches.
-    kernel: OnceLock<Kernel>,
     /// Whether the kernel caches written data, with sizes and times.
     writeback: bool,
     /// The time for which the kernel may cache attributes, in seconds.
@@ -102,25 +104,17 @@ pub(crate) struct Ops {
     capable: Mutex<HashSet<InodeNo>>,
     /// Whether there ever was one.
     any_capable: AtomicBool,
-    /// The files of which the kernel may have dirty pages, each with the error of the last page that could not be
-    /// written.
-    may_have_pages: Mutex<HashMap<InodeNo, Option<Errno>>>,
+    /// The files of which the kernel may have dirty pages.
+    dirty_pages: DirtyPages,
     /// The files that lost data which the kernel had accepted.
     pub(crate) lost_pages: LostPages,
-    /// The outcome of unmounting the volume, once it is unmounted.
-    ended: Arc<Ended>,
+    /// The behaviour on damage, and whether the volume is unmounted.
+    damage: Damage,
     /// Whether each change is durable before it is answered.
     sync: bool,
     /// Whether each change of names is.
     dirsync: bool,
-    /// The behaviour on damage.
-    errors: Option<OnDamage>,
-    /// Whether damage was found.
-    damaged: AtomicBool,
 }
-
-/// The outcome of unmounting the volume, once it is unmounted.
-type Ended = Mutex<Option<Result<(), String>>>;
 
 /// The node of an inode.
 pub(crate) fn node_of(inode: InodeNo) -> u64 {
@@ -168,8 +162,7 @@ impl Filesystem for Ops {
     /// Nodes that the kernel has looked up stay in memory. Where they take too much memory, the kernel is asked to
     /// prune some that no program uses.
     fn connected(&self, kernel: Kernel) {
-        // set once: there is one connection
-        let _ = self.kernel.set(kernel.clone());
+        self.dirty_pages.connected(kernel.clone());
         if !self.volume.is_writable() || !kernel.can_prune() {
             return;
         }
@@ -207,7 +200,7 @@ impl Filesystem for Ops {
     fn would_wait(&self, request: &Request<'_>) -> bool {
         // these wait for the writeback of pages
         match request.operation {
-            Operation::Rename { .. } => !self.may_have_pages.lock().is_empty(),
+            Operation::Rename { .. } => !self.dirty_pages.is_empty(),
             ref other => Self::locks_file(other),
         }
     }
@@ -237,14 +230,14 @@ impl Filesystem for Ops {
                 holes.forget(number, || self.volume.is_looked_up(number));
             }
             if !self.volume.is_looked_up(number) {
-                self.forget_pages(number);
+                self.dirty_pages.forget(number);
             }
         }
     }
 
     fn finish(&self) -> io::Result<()> {
-        let outcome = end(&self.volume, &self.ended);
-        self.report_damaged_groups();
+        let outcome = self.damage.unmount(&self.volume);
+        self.problems.report_groups(self.volume.damaged_groups());
         outcome.map_err(io::Error::other)
     }
 
@@ -258,16 +251,6 @@ impl Filesystem for Ops {
         self.volume.abort(&text);
         self.problems.report(node, &text);
     }
-}
-
-/// Unmounts the volume, unless it is unmounted; returns the outcome.
-fn end(volume: &Volume, ended: &Ended) -> Result<(), String> {
-    let mut ended = ended.lock();
-    let outcome = ended.get_or_insert_with(|| match volume.is_writable() {
-        true => volume.unmount().map_err(|e| e.to_string()),
-        false => Ok(()),
-    });
-    outcome.clone()
 }
 
 impl Ops {
@@ -296,7 +279,6 @@ impl Ops {
             kernel_checks,
             ask_opens,
             ask_dir_opens,
-            kernel: OnceLock::new(),
             writeback,
             attr_timeout,
             name_timeout,
@@ -304,13 +286,11 @@ impl Ops {
             holes,
             capable: Mutex::default(),
             any_capable: AtomicBool::new(false),
-            may_have_pages: Mutex::default(),
+            dirty_pages: DirtyPages::new(writeback),
             lost_pages: LostPages::default(),
-            ended: Arc::default(),
+            damage: Damage::new(errors),
             sync: options.mount.sync,
             dirsync: options.mount.dirsync || options.mount.sync,
-            errors,
-            damaged: AtomicBool::new(false),
         }
     }
 
@@ -615,8 +595,7 @@ impl Ops {
     /// The value of an extended attribute.
     fn getxattr(&self, node: u64, (name, size): (&[u8], u32), caller: &Caller) -> Answer<Vec<u8>> {
         if node == ROOT && lost_pages::is_sync(name) {
-            let ended = self.ended.lock().clone();
-            ended.map_or_else(|| self.sync(), |how| how.map_err(|_| Errno::IO))?;
+            self.damage.outcome().map_or_else(|| self.sync(), |how| how.map_err(|_| Errno::IO))?;
             return Ok(self.lost_pages.value(&self.volume, (name, size), caller));
         }
         if node == ROOT && name == DAEMON.as_bytes() {
@@ -669,39 +648,15 @@ impl Ops {
             if is_problem(&e) {
                 self.problems.report(number.get().into(), &e.to_string());
                 if e.is_corruption() {
-                    self.record_damage();
+                    self.damage.record(&self.volume);
                 }
             } else if matches!(e, Error::ReadOnly(_)) {
                 self.problems.report_volume(&e.to_string());
             } else if matches!(e, Error::NoSpace) {
-                self.report_damaged_groups();
+                self.problems.report_groups(self.volume.damaged_groups());
             }
             errno(&e)
         })
-    }
-
-    /// Reports the groups whose free space was disabled.
-    fn report_damaged_groups(&self) {
-        for damaged in self.volume.damaged_groups() {
-            self.problems.report_group(damaged.group.get(), damaged.what);
-        }
-    }
-
-    /// Applies the configured behaviour on damage, once.
-    fn record_damage(&self) {
-        let Some(errors) = self.errors.filter(|_| self.volume.is_writable()) else { return };
-        if self.damaged.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (volume, ended) = (Arc::clone(&self.volume), Arc::clone(&self.ended));
-        // the process that found it may belong to a transaction, which the end of writing ends
-        std::thread::spawn(move || {
-            volume.mark_for_check();
-            if errors == OnDamage::ReadOnly {
-                // the outcome is reported to the process that unmounts the volume
-                let _ = end(&volume, &ended);
-            }
-        });
     }
 
     /// The inode of a node. Node numbers come from our answers, or from a file handle with any content.

@@ -1,5 +1,6 @@
 //! Reports of damage to the user: once for each file, and limited in number.
 
+use fs::DamagedGroup;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -31,8 +32,12 @@ impl ProblemReports {
         }
     }
 
-    /// Reports that allocation in a group was disabled, once.
-    pub(crate) fn report_group(&self, group: u32, why: &str) {
+    /// Reports the groups in which allocation was disabled, each once.
+    pub(crate) fn report_groups(&self, groups: Vec<DamagedGroup>) {
+        groups.iter().for_each(|damaged| self.report_group(damaged.group.get(), damaged.what));
+    }
+
+    fn report_group(&self, group: u32, why: &str) {
         // no inode has this number either
         let key = u64::MAX - 1 - u64::from(group);
         if self.reported.lock().insert(key) {

@@ -152,7 +152,7 @@ impl Ops {
             self.volume.add_lookup(inode.number);
         }
         let Some(how) = making.open else { return reply.entry(&entry) };
-        self.record_opened(inode.number, how);
+        self.dirty_pages.record_opened(inode.number, how);
         reply.created(&entry)
     }
 
@@ -442,7 +442,7 @@ impl Ops {
         if a.kind != FileKind::Regular || !(flags & !a.flags).intersects(locking) {
             return;
         }
-        self.write_back_before_locking(node);
+        self.dirty_pages.write_back_before_locking(node);
     }
 
     /// Whether a request makes a file immutable or append-only, as far as the request itself shows that.
