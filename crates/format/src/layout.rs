@@ -126,6 +126,18 @@ impl Geometry {
         self.block_size / self.descriptor_size
     }
 
+    /// Whether descriptors have checksums, so that their flags and `bg_itable_unused` are valid.
+    #[must_use]
+    pub fn has_descriptor_checksums(&self) -> bool {
+        self.metadata_csum || self.gdt_csum
+    }
+
+    /// The location of a group's descriptor, in the primary copy.
+    #[must_use]
+    pub fn descriptor_location(&self, group: GroupNo) -> FsBlock {
+        self.descriptor_block(group.get() / self.descriptors_per_block())
+    }
+
     /// The location of block `n` of the descriptor table, in the primary copy. Under meta_bg the meta groups from
     /// `s_first_meta_bg` on have their own block in their first group, after its superblock if it has one.
     #[must_use]

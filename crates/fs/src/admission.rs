@@ -135,7 +135,7 @@ impl Admission {
             new.clear();
         }
         writing.space.restore(self, begin.counts)?;
-        writing.space.copy_content(false);
+        writing.space.new_content.set_copied(false);
         for number in made {
             // parked before it is checked: a concurrent release finds one of the two
             writing.space.park_inode(*number);

@@ -21,23 +21,26 @@ mod fit;
 mod groups;
 mod guard;
 mod inode_bitmaps;
+mod inode_generations;
 mod inodes;
 mod loaded_group;
 mod longest_runs;
 mod memory;
+mod new_content;
 mod parked;
 mod placement;
 mod record;
 mod rule;
 mod snapshot_pins;
 mod space_on_device;
+mod superblock_state;
 mod system_zones;
 #[cfg(test)]
 mod tests;
 mod unpin;
 
 pub(crate) use blocks::Reservation;
-pub(crate) use durable_space::{DurableCounts, with_errors};
+pub(crate) use durable_space::DurableCounts;
 pub use memory::FreeSpaceMemory;
 pub(crate) use record::free_blocks;
 pub use record::{SpaceMapHead, SpaceMapSummary, SpaceMapTree};
@@ -49,13 +52,14 @@ pub use space_on_device::StoredFreeSpace;
 use crate::layout::Layout;
 use crate::mutant::Injected;
 use crate::{Clock, Disk, Error, Placement, Result};
-use block_ranges::BlockRanges;
 use fit::Fit;
 use format::GroupNo;
 use format::group::Group;
-use format::superblock::{DiskSuperblock, State, Superblock};
+use format::superblock::{DiskSuperblock, Superblock};
+use inode_generations::InodeGenerations;
 use loaded_group::GroupCell;
 use longest_runs::Bounds;
+use new_content::NewContent;
 use parked::Parked;
 use parking_lot::Mutex;
 use record::{FreeSpaceRecord, Opening};
@@ -67,6 +71,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::VolumeState;
+use superblock_state::SuperblockState;
 use system_zones::SystemZones;
 
 /// Maximum number of groups of a volume opened for writing: their counts stay in memory.
@@ -118,11 +123,11 @@ pub(crate) struct Space {
     pub(crate) record: Box<dyn FreeSpaceRecord>,
     layout: Arc<Layout>,
     /// The blocks pinned by snapshots; set on volumes that can have snapshots.
-    snapshot_pins: Option<SnapshotPins>,
+    pub(crate) snapshot_pins: Option<SnapshotPins>,
     /// Free blocks of a native volume's metadata groups.
     free_metadata: AtomicU64,
     policy: Policy,
-    rule: Rule,
+    pub(crate) rule: Rule,
     fit: Fit,
     /// An upper bound on the longest run of each group, by [`Attempt::class`].
     bounds: Bounds<{ Attempt::CLASSES }>,
@@ -142,16 +147,11 @@ pub(crate) struct Space {
     /// The volume is being unmounted: no inode is allocated, and no content accepted.
     closing: AtomicBool,
     /// The superblock for the open generation, and the one of the last closed generation.
-    pub(crate) superblock: Mutex<DiskSuperblock>,
-    pub(crate) closed: Mutex<DiskSuperblock>,
+    pub(crate) superblock: SuperblockState,
     damaged: Mutex<Vec<DamagedGroup>>,
-    numbers: AtomicU64,
-    /// Content is not overwritten in place, except blocks allocated in the open generation.
-    copies: AtomicBool,
-    /// Blocks allocated for content in the open generation, if `copies` is set.
-    allocated: Mutex<BlockRanges>,
-    /// Bytes written since the last generation closed, for `s_kbytes_written`.
-    pub(crate) written: AtomicU64,
+    inode_generations: InodeGenerations,
+    /// The blocks of content that may be overwritten while content is copied.
+    pub(crate) new_content: NewContent,
 }
 
 /// Reads the descriptors of all groups.
@@ -229,13 +229,10 @@ impl Space {
             deferred_inodes: Mutex::default(),
             parked: Parked::default(),
             closing: AtomicBool::new(false),
-            superblock: Mutex::new(disk),
-            closed: Mutex::new(disk),
+            superblock: SuperblockState::new(disk, options.in_use, options.was_valid, Arc::clone(&options.clock)),
             damaged: Mutex::default(),
-            numbers: AtomicU64::new(options.seed),
-            copies: AtomicBool::new(options.copies),
-            allocated: Mutex::default(),
-            written: AtomicU64::new(0),
+            inode_generations: InodeGenerations::new(options.seed),
+            new_content: NewContent::new(options.copies),
             options,
             sb,
         };
@@ -271,39 +268,6 @@ impl Space {
     /// Groups that are not trusted any more.
     pub(crate) fn damaged(&self) -> Vec<DamagedGroup> {
         self.damaged.lock().clone()
-    }
-
-    /// Whether the volume is marked, or will be, as having errors.
-    pub(crate) fn has_errors(&self) -> bool {
-        State::from_bits_retain(self.superblock.lock().s_state.get()).contains(State::ERROR)
-    }
-
-    /// Records an inconsistency of the volume: it is marked as having errors from the next generation on.
-    pub(crate) fn record_error(&self) {
-        let seconds = (self.options.clock)().seconds;
-        let mut sb = self.superblock.lock();
-        let state = State::from_bits_retain(sb.s_state.get()) | State::ERROR;
-        sb.s_state = state.bits().into();
-        let time = seconds as u32;
-        let high = (seconds >> 32) as u8;
-        if sb.s_error_count.get() == 0 {
-            sb.s_first_error_time = time.into();
-            sb.s_first_error_time_hi = high;
-        }
-        sb.s_last_error_time = time.into();
-        sb.s_last_error_time_hi = high;
-        sb.s_error_count = sb.s_error_count.get().saturating_add(1).into();
-    }
-
-    /// A number that distinguishes one use of an inode from the next.
-    fn next_number(&self) -> u32 {
-        // SplitMix64 and not a library's generator: the numbers are stored on devices, where a seed must yield the same
-        // sequence in all versions, and each is drawn without a lock
-        const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-        let mut z = self.numbers.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) as u32
     }
 }
 

@@ -13,7 +13,6 @@ use format::superblock::{DiskSuperblock, OFFSET};
 use space::Privilege;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use store::{ChangeRecord, Kind, Operation, OperationKind, Part, Tag};
 
 #[cfg(test)]
@@ -138,7 +137,7 @@ impl<'v> Change<'v> {
     /// Writes file data; newly allocated blocks must be written whole.
     pub(crate) fn write_data(&self, owner: InodeNo, first: FsBlock, offset: u64, data: &[u8]) -> Result<()> {
         if let Ok(space) = self.volume.space() {
-            space.written.fetch_add(data.len() as u64, Ordering::Relaxed);
+            space.superblock.record_written(data.len());
         }
         Ok(self.op.write_data(owner, first, offset, data)?)
     }

@@ -252,7 +252,7 @@ impl Orphans {
         for number in listed {
             match self.recover_orphan(number) {
                 Ok(()) => {}
-                Err(Error::Corrupt { .. }) => self.space()?.record_error(),
+                Err(Error::Corrupt { .. }) => self.space()?.superblock.record_error(),
                 Err(e) => return Err(e),
             }
         }
@@ -279,7 +279,7 @@ impl Orphans {
                 Ok(()) => {}
                 Err(Error::Corrupt { .. }) => {
                     (chain, found) = (Chain::default(), Vec::new());
-                    self.space()?.record_error();
+                    self.space()?.superblock.record_error();
                 }
                 Err(e) => return Err(e),
             }
@@ -290,7 +290,7 @@ impl Orphans {
             let number = InodeNo(at);
             let is_valid = self.may_be_named(number) && number != InodeNo::ROOT && !chain.all.contains_key(&number);
             let Some(inode) = is_valid.then(|| self.any_inode(number).ok()).flatten() else {
-                self.space()?.record_error();
+                self.space()?.superblock.record_error();
                 break;
             };
             let next = inode.raw().disk.i_dtime.get();
@@ -348,7 +348,7 @@ impl Orphans {
         let all: Vec<InodeNo> = writing.orphans.lock().all.keys().copied().collect();
         for number in all {
             match self.recover_orphan(number) {
-                Err(Error::Corrupt { .. }) => self.space()?.record_error(),
+                Err(Error::Corrupt { .. }) => self.space()?.superblock.record_error(),
                 outcome => outcome?,
             }
         }

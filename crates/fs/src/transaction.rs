@@ -67,7 +67,7 @@ impl Volume {
         self.flush_all_delayed()?;
         self.store.open_for_transaction()?;
         let writing = self.writing()?;
-        writing.space.copy_content(true);
+        writing.space.new_content.set_copied(true);
         Ok(AtBegin { counts: writing.space.durable_counts(), orphans: writing.orphans.remember() })
     }
 
@@ -90,7 +90,7 @@ impl Volume {
             return Err(e);
         }
         let committed = self.store.commit_transaction();
-        self.writing()?.space.copy_content(false);
+        self.writing()?.space.new_content.set_copied(false);
         drop(charge);
         gate.open(false);
         committed?;

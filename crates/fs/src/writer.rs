@@ -69,10 +69,10 @@ impl Volume {
     /// the volume.
     pub fn mark_for_check(&self) {
         let Ok(space) = self.space() else { return };
-        if space.has_errors() {
+        if space.superblock.has_errors() {
             return;
         }
-        space.record_error();
+        space.superblock.record_error();
         // if nothing can be written any more, the volume is not marked as clean either; during a transaction the mark
         // is written by the next change
         let Some(_guard) = self.try_change() else { return };

@@ -39,7 +39,7 @@ impl Change<'_> {
         if let Ok(extent) = &outcome
             && role == Role::Content
         {
-            space.record_allocated(extent.first, extent.count);
+            space.new_content.record(extent.first, extent.count);
         }
         outcome
     }
@@ -117,7 +117,7 @@ impl Change<'_> {
                     let number = geometry.inode_at(GroupNo(group), index);
                     self.volume.record_made(number);
                     self.operation().record_change(|| ChangeRecord::Number { number, allocated: true });
-                    return Ok((number, space.next_number()));
+                    return Ok((number, space.inode_generations.next()));
                 }
                 Ok(None) => {}
                 Err(e) if unread.len() < UNREAD => unread.push(e),

@@ -95,7 +95,9 @@ impl Space {
                 _ if is_pinned => {
                     let all = state.descriptor.pinned() + u64::from(len);
                     state.descriptor.set_pinned(all);
-                    self.record_pinned(len);
+                    if let Some(pins) = &self.snapshot_pins {
+                        pins.blocks.fetch_add(len.into(), Ordering::Relaxed);
+                    }
                 }
                 Some(generation) => {
                     self.defer(generation, |deferred| deferred.add_units(group.into(), part));

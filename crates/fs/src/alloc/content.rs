@@ -6,7 +6,6 @@ use super::Space;
 use crate::Result;
 use crate::mutant::Mutant;
 use format::FsBlock;
-use std::sync::atomic::Ordering;
 use store::Operation;
 
 impl Space {
@@ -19,21 +18,9 @@ impl Space {
             return Ok((true, len));
         }
         let (unpinned, len) = self.is_unpinned(op.store(), first, len)?;
-        if !unpinned || !self.copies.load(Ordering::Acquire) {
+        if !unpinned || !self.new_content.is_copied() {
             return Ok((unpinned, len));
         }
-        Ok(self.allocated.lock().answer(first.get(), len))
-    }
-
-    /// Records blocks allocated for content.
-    pub(super) fn record_allocated(&self, first: FsBlock, count: u32) {
-        if self.copies.load(Ordering::Acquire) {
-            self.allocated.lock().add(first.get(), count.into());
-        }
-    }
-
-    /// Clears the record at the close of a generation: its blocks are part of that generation from then on.
-    pub(crate) fn forget_allocated(&self) {
-        self.allocated.lock().clear();
+        Ok(self.new_content.answer(first, len))
     }
 }

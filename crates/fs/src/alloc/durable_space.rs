@@ -4,9 +4,10 @@
 //! changed since are read again.
 
 use super::Space;
+use super::superblock_state::with_errors;
 use crate::{Disk, Result};
 use format::GroupNo;
-use format::superblock::{DiskSuperblock, State};
+use format::superblock::DiskSuperblock;
 use space::Pool;
 use std::sync::atomic::Ordering;
 
@@ -43,10 +44,12 @@ impl Space {
     pub(crate) fn restore(&self, volume: &Disk, counts: DurableCounts) -> Result<()> {
         self.deferred.lock().clear();
         self.deferred_inodes.lock().clear();
-        self.forget_allocated();
+        self.new_content.clear();
         *self.pool.lock() = counts.pool;
         self.free_metadata.store(counts.free_metadata, Ordering::Relaxed);
-        self.set_pinned_blocks(counts.pinned);
+        if let Some(pins) = &self.snapshot_pins {
+            pins.blocks.store(counts.pinned, Ordering::Relaxed);
+        }
         self.free_inodes.store(counts.free_inodes, Ordering::Relaxed);
         self.directories.store(counts.directories, Ordering::Relaxed);
         let mut superblock = counts.superblock;
@@ -71,20 +74,4 @@ impl Space {
         }
         Ok(())
     }
-
-    /// Sets whether content is never overwritten in place; if not `always`, the options decide.
-    pub(crate) fn copy_content(&self, always: bool) {
-        self.copies.store(always || self.options.copies, Ordering::Release);
-    }
-}
-
-/// Copies the error fields of a superblock.
-pub(crate) fn with_errors(sb: &mut DiskSuperblock, from: &DiskSuperblock) {
-    let state = State::from_bits_retain(from.s_state.get()) & State::ERROR;
-    sb.s_state = (sb.s_state.get() | state.bits()).into();
-    sb.s_error_count = from.s_error_count;
-    sb.s_first_error_time = from.s_first_error_time;
-    sb.s_first_error_time_hi = from.s_first_error_time_hi;
-    sb.s_last_error_time = from.s_last_error_time;
-    sb.s_last_error_time_hi = from.s_last_error_time_hi;
 }

@@ -6,18 +6,13 @@ use super::snapshot_pins::{LiveSnapshots, SnapshotPins};
 use super::{DamagedGroup, Space};
 use crate::Result;
 use format::group::Group;
-use format::{FsBlock, GroupNo, InodeNo};
+use format::{GroupNo, InodeNo};
 use parking_lot::MutexGuard;
 use store::{ChangeRecord, Closing, Kind, Operation, Store, Tag};
 
 const DESCRIPTORS: Tag = Tag::new(Kind::Descriptors, InodeNo(0));
 
 impl Space {
-    /// Whether descriptors have checksums, so that their flags and `bg_itable_unused` are valid.
-    pub(super) fn has_descriptor_checksums(&self) -> bool {
-        self.sb.geometry.metadata_csum || self.sb.geometry.gdt_csum
-    }
-
     /// A group with its free space in memory; `None` for a corrupt group. Only within an operation: no generation may
     /// close between two acquisitions of the lock.
     ///
@@ -112,7 +107,7 @@ impl Space {
         locked: Result<Option<MutexGuard<'s, GroupState>>>,
     ) -> Option<MutexGuard<'s, GroupState>> {
         locked.unwrap_or_else(|_| {
-            self.record_error();
+            self.superblock.record_error();
             None
         })
     }
@@ -127,7 +122,7 @@ impl Space {
             self.pool.lock().quarantine(u64::from(out_of_reach));
         }
         self.damaged.lock().push(DamagedGroup { group: GroupNo(group), what });
-        self.record_error();
+        self.superblock.record_error();
     }
 
     /// Marks groups whose record of free space was found damaged at opening. Their blocks are not counted anywhere.
@@ -139,16 +134,10 @@ impl Space {
         }
     }
 
-    /// The block of the descriptor table that contains a group's descriptor.
-    fn descriptor_block(&self, group: u32) -> FsBlock {
-        let geometry = &self.sb.geometry;
-        geometry.descriptor_block(group / geometry.descriptors_per_block())
-    }
-
     /// Announces a change of the group's descriptor in the open generation.
     pub(super) fn touch_descriptor(&self, op: &Operation<'_>, group: u32, state: &mut GroupState) -> Result<()> {
         if !state.descriptor_changed {
-            let block = self.descriptor_block(group);
+            let block = self.sb.geometry.descriptor_location(GroupNo(group));
             op.edit(block, DESCRIPTORS, |_| ()).inspect_err(|e| op.store().fail(e))?;
             state.descriptor_changed = true;
             self.list_changed(group, state);
@@ -189,7 +178,7 @@ impl Space {
         state: &mut GroupState,
     ) -> store::Result<()> {
         if !std::mem::replace(&mut state.descriptor_changed, true) {
-            closing.edit(self.descriptor_block(group), DESCRIPTORS, |_| ())?;
+            closing.edit(self.sb.geometry.descriptor_location(GroupNo(group)), DESCRIPTORS, |_| ())?;
             self.list_changed(group, state);
         }
         state.space.generation = closing.generation();
@@ -235,7 +224,7 @@ impl Space {
                 }
             }
             let Some(&(first, _)) = descriptors.first() else { continue };
-            closing.edit(self.descriptor_block(first), DESCRIPTORS, |bytes| {
+            closing.edit(geometry.descriptor_location(GroupNo(first)), DESCRIPTORS, |bytes| {
                 for (group, descriptor) in &mut descriptors {
                     let at = (*group % per_block) as usize * size;
                     if let Some(bytes) = bytes.get_mut(at..at + size) {

@@ -49,7 +49,7 @@ impl Space {
     /// The free inodes of a group, if the stored bitmap is consistent.
     fn read_inodes(&self, store: &Store, descriptor: &Group) -> Result<ContainerMap, LoadError> {
         let all = self.sb.geometry.inodes_per_group;
-        if self.has_descriptor_checksums() && descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
+        if self.sb.geometry.has_descriptor_checksums() && descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
             let counts = descriptor.free_inodes == all && descriptor.directories == 0;
             let what = LoadError::Corrupt("its inode counts contradict INODE_UNINIT");
             return if counts { Ok(ContainerMap::new(all)) } else { Err(what) };
@@ -62,7 +62,7 @@ impl Space {
         if free.free_units() != descriptor.free_inodes {
             return Err(LoadError::Corrupt("its inode bitmap and its count of free inodes contradict each other"));
         }
-        let never_used = if self.has_descriptor_checksums() { descriptor.itable_unused } else { 0 };
+        let never_used = if self.sb.geometry.has_descriptor_checksums() { descriptor.itable_unused } else { 0 };
         let start = all.saturating_sub(never_used);
         if free.run_at(start, all) < all - start {
             return Err(LoadError::Corrupt("bg_itable_unused hides inodes in use"));

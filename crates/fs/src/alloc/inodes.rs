@@ -33,7 +33,7 @@ impl Space {
         let geometry = &self.sb.geometry;
         let Some(cell) = self.cell(GroupNo(group)) else { return Ok(None) };
         // the first inode initializes the group, including its block bitmap
-        if self.has_descriptor_checksums() && self.lock_space(op.store(), group)?.is_none() {
+        if self.sb.geometry.has_descriptor_checksums() && self.lock_space(op.store(), group)?.is_none() {
             return Ok(None);
         }
         let Some(mut state) = self.lock_inodes(op.store(), group)? else { return Ok(None) };
@@ -48,7 +48,7 @@ impl Space {
             return Ok(None);
         }
         self.touch_inodes(op, group, &mut state)?;
-        if self.has_descriptor_checksums() {
+        if self.sb.geometry.has_descriptor_checksums() {
             if state.descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) && state.space.free.is_some() {
                 self.touch_space(op, group, &mut state)?;
                 state.block_bitmap_is_there();

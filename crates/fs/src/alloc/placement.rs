@@ -9,11 +9,6 @@ use std::sync::atomic::Ordering;
 use store::Operation;
 
 impl Space {
-    /// Whether such blocks of a file are placed near its inode instead of near its content.
-    pub(crate) fn lies_apart(&self, role: Role) -> bool {
-        self.rule.is_near_inode(role)
-    }
-
     /// The start of a search for a block of an inode in group `home` with the goal `goal`: group and unit.
     pub(super) fn begin_at(&self, home: GroupNo, goal: FsBlock, role: Role) -> (u32, u32) {
         let geometry = &self.sb.geometry;
@@ -31,7 +26,7 @@ impl Space {
             Rule::Regions => home.get() - home.get() % geometry.flex_groups.max(1),
             Rule::Together | Rule::Hint => home.get(),
         };
-        if group != home && self.lies_apart(role) { (home, 0) } else { (group, unit) }
+        if group != home && self.rule.is_near_inode(role) { (home, 0) } else { (group, unit) }
     }
 
     /// Upper bound on the runs of available blocks of a group for this kind of attempt.

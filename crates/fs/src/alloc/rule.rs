@@ -38,7 +38,7 @@ impl Role {
 
 /// The placement rule of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rule {
+pub(crate) enum Rule {
     /// Metadata and content together, near their owner.
     Together,
     /// Metadata at the front of each group, except a file's first indirect block, and content behind it; if one part is
@@ -97,7 +97,7 @@ impl Rule {
     }
 
     /// Whether such a block is placed near its inode instead of near related blocks.
-    pub(super) fn is_near_inode(self, role: Role) -> bool {
+    pub(crate) fn is_near_inode(self, role: Role) -> bool {
         matches!(self.attempts(role).first(), Some(Attempt::InsideHere | Attempt::Inside))
     }
 

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::native::Mapped;
 
 /// The blocks pinned by a native volume's snapshots.
-pub(super) struct SnapshotPins {
+pub(crate) struct SnapshotPins {
     pub(super) mapped: Arc<Mapped>,
     live: RwLock<LiveSnapshots>,
     /// Whether any snapshot exists; changed together with `live`.
@@ -63,6 +63,25 @@ impl SnapshotPins {
 
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, LiveSnapshots> {
         self.live.write()
+    }
+
+    /// Called when a generation closes. If it becomes a snapshot, all blocks in use are pinned from then on.
+    pub(crate) fn close(&self, generation: u64) {
+        if self.mapped.becomes_snapshot(generation) {
+            self.write().pending = true;
+            self.any.store(true, Ordering::Release);
+            self.snapshot_count.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Called when the last closed generation is durable.
+    pub(crate) fn durable(&self) {
+        self.mapped.publish_snapshots();
+        let pending = self.read().pending;
+        // the list was read when the volume was opened
+        if pending && let Ok(list) = self.mapped.snapshots() {
+            *self.write() = LiveSnapshots { list: list.iter().flatten().cloned().collect(), pending: false };
+        }
     }
 
     /// Updates the free space of a data group for the snapshots created since its last update.

@@ -1,8 +1,9 @@
 //! Creation and deletion of snapshots: the blocks pinned by creation, and those that may be allocated after deletion.
 
 use super::Space;
-use super::snapshot_pins::{LiveSnapshots, SnapshotPins, block_version, used_alone};
+use super::snapshot_pins::{SnapshotPins, block_version, used_alone};
 use crate::Result;
+use format::group::Group;
 use format::native::GROUP_BLOCKS;
 use format::native::snapshots::Snapshot;
 use format::{FsBlock, GroupNo};
@@ -15,20 +16,6 @@ impl Space {
     /// Number of blocks of the data groups that are free in the bitmaps and pinned by a snapshot.
     pub(crate) fn pinned_blocks(&self) -> u64 {
         self.snapshot_pins.as_ref().map_or(0, |pins| pins.blocks.load(Ordering::Relaxed))
-    }
-
-    /// Sets [`Space::pinned_blocks`].
-    pub(super) fn set_pinned_blocks(&self, blocks: u64) {
-        if let Some(pins) = &self.snapshot_pins {
-            pins.blocks.store(blocks, Ordering::Relaxed);
-        }
-    }
-
-    /// Records blocks freed while a snapshot pins them.
-    pub(super) fn record_pinned(&self, count: u32) {
-        if let Some(pins) = &self.snapshot_pins {
-            pins.blocks.fetch_add(count.into(), Ordering::Relaxed);
-        }
     }
 
     /// Whether no snapshot prevents content from being overwritten in place; as [`Space::in_place`].
@@ -49,27 +36,6 @@ impl Space {
         Ok((!is_pinned, same.into()))
     }
 
-    /// Called when a generation closes. If it becomes a snapshot, all blocks in use are pinned from then on.
-    pub(crate) fn close_versions(&self, generation: u64) {
-        let Some(pins) = &self.snapshot_pins else { return };
-        if pins.mapped.becomes_snapshot(generation) {
-            pins.write().pending = true;
-            pins.any.store(true, Ordering::Release);
-            pins.snapshot_count.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-
-    /// Called when the last closed generation is durable.
-    pub(crate) fn versions_are_durable(&self) {
-        let Some(pins) = &self.snapshot_pins else { return };
-        pins.mapped.publish_snapshots();
-        let pending = pins.read().pending;
-        // the list was read when the volume was opened
-        if pending && let Ok(list) = pins.mapped.snapshots() {
-            *pins.write() = LiveSnapshots { list: list.iter().flatten().cloned().collect(), pending: false };
-        }
-    }
-
     /// The blocks used by a snapshot and none of `others`, in the groups where they are not all in use now or may soon
     /// not be: those changed since, and those in memory. The second value is the set of these groups.
     pub(crate) fn pinned_only_by(
@@ -82,7 +48,7 @@ impl Space {
         let Some(pins) = &self.snapshot_pins else { return Ok((only, looked)) };
         for group in self.layout.groups_for(Purpose::Data) {
             if self.may_differ(pins, store, snapshot, group)? {
-                let Some(block) = self.bitmap_block(group) else { continue };
+                let Some(Group { block_bitmap: block, .. }) = self.descriptor(GroupNo(group)) else { continue };
                 only.add_group(group.into(), &used_alone(&pins.mapped, snapshot, others, block)?);
                 looked.insert(group);
                 // needed soon
@@ -90,10 +56,6 @@ impl Space {
             }
         }
         Ok((only, looked))
-    }
-
-    fn bitmap_block(&self, group: u32) -> Option<FsBlock> {
-        Some(self.cell(GroupNo(group))?.state.lock().descriptor.block_bitmap)
     }
 
     /// Whether a group is in memory, or its bitmap may differ from the one in a snapshot.
@@ -129,7 +91,7 @@ impl Space {
         for group in self.layout.groups_for(Purpose::Data) {
             if !looked.contains(&group)
                 && self.may_differ(pins, op.store(), snapshot, group)?
-                && let Some(block) = self.bitmap_block(group)
+                && let Some(Group { block_bitmap: block, .. }) = self.descriptor(GroupNo(group))
             {
                 only.add_group(group.into(), &used_alone(&pins.mapped, snapshot, &others, block)?);
             }

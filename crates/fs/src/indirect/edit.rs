@@ -237,7 +237,7 @@ impl Change<'_> {
                     self.record_run(owner.number, Part::Map, (run.first, 1), true);
                     chain.push(run.first);
                     near = FsBlock(run.first.get() + 1);
-                    if !self.volume.space()?.lies_apart(role) {
+                    if !self.volume.space()?.rule.is_near_inode(role) {
                         goal = near;
                     }
                 }

@@ -20,8 +20,7 @@ impl Maker<'_> {
         if !Consistency::Linked.formats().any(|kind| kind == self.options.kind)
             || features.incompat.intersects(Incompat::FILETYPE.complement())
             || features.compat.intersects(Compat::HAS_JOURNAL)
-            || geometry.metadata_csum
-            || geometry.gdt_csum
+            || geometry.has_descriptor_checksums()
         {
             return refuse("linked needs the type ext2 without features of ext3 and ext4");
         }
