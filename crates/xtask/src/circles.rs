@@ -43,13 +43,21 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     }
     for (name, files) in crates {
         let circles = circles(&files).map_err(|(module, why)| format!("{name}, {}: {why}", shown(&module)))?;
-        for circle in circles.iter().filter(|circle| circle.len() > LIMIT) {
-            let (count, files) = (circle.len(), circle.iter().map(shown).collect::<Vec<_>>().join(", "));
-            let what = "use each other in a circle";
-            report.findings.push(format!("{count} files of crates/{name} {what}: {files}; no more than {LIMIT} may."));
-        }
+        report.findings.extend(too_large(&name, &circles));
     }
     Ok(report)
+}
+
+/// One sentence for each circle of a crate with more files than allowed.
+fn too_large(name: &str, circles: &[Vec<Module>]) -> Vec<String> {
+    let large = circles.iter().filter(|circle| circle.len() > LIMIT);
+    large
+        .map(|circle| {
+            let (count, files) = (circle.len(), circle.iter().map(shown).collect::<Vec<_>>().join(", "));
+            let what = "use each other in a circle";
+            format!("{count} files of crates/{name} {what}: {files}; no more than {LIMIT} may.")
+        })
+        .collect()
 }
 
 /// The module of a file below `src`.
@@ -225,6 +233,14 @@ mod tests {
             ("d.rs", "pub struct D(crate::A);"),
         ];
         assert_eq!(found(&files), [["a", "b", "c", "d"]]);
+    }
+
+    #[test]
+    fn a_circle_of_more_than_three_files_is_refused() {
+        let circle = |files: &[&str]| vec![files.iter().map(|file| vec![(*file).to_owned()]).collect::<Vec<_>>()];
+        assert!(too_large("fs", &circle(&["a", "b", "c"])).is_empty());
+        let refused = too_large("fs", &circle(&["a", "b", "c", "d"]));
+        assert_eq!(refused, ["4 files of crates/fs use each other in a circle: a, b, c, d; no more than 3 may."]);
     }
 
     #[test]

@@ -39,18 +39,17 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     let tests = tests(workspace)?;
     let mut report = Report::default();
     for (file, separator) in FILES {
-        let text = workspace.text(Path::new(file))?.ok_or_else(|| format!("{file} is not a text"))?;
-        let commands: Vec<_> = text.split(separator).filter_map(selection).collect();
-        if commands.is_empty() {
-            report.findings.push(format!("{file} has no `cargo test` where expected."));
-        }
-        report.findings.extend(unmatched(file, &commands, &tests));
+        report.findings.extend(unmatched(file, &workspace.required_text(file)?, separator, &tests));
     }
     Ok(report)
 }
 
-/// One sentence for each command that selects no test.
-fn unmatched(file: &str, commands: &[Selection<'_>], tests: &[Test]) -> Vec<String> {
+/// One sentence for each command in a file that selects no test, or if there is no command.
+fn unmatched(file: &str, text: &str, separator: char, tests: &[Test]) -> Vec<String> {
+    let commands: Vec<_> = text.split(separator).filter_map(selection).collect();
+    if commands.is_empty() {
+        return vec![format!("{file} has no `cargo test` where expected.")];
+    }
     let wrong = commands.iter().filter(|command| !tests.iter().any(|test| command.contains(test)));
     let name = |name: Option<&str>| name.unwrap_or("any").to_owned();
     wrong
@@ -132,16 +131,15 @@ mod tests {
         };
         let tests: Vec<_> = names(SOURCE).map(test).collect();
         assert_eq!(tests.iter().map(|test| &test.path[..]).collect::<Vec<_>>(), ["pairs::a_planted_one"]);
-        let found = |text: &str| {
-            let commands: Vec<_> = text.split('\n').filter_map(selection).collect();
-            unmatched("Makefile", &commands, &tests).len()
-        };
+        let found = |text: &str| unmatched("Makefile", text, '\n', &tests).len();
         let command = "\tN=1 cargo test --release -p extant-a --test damage planted -- --nocapture";
         assert_eq!(found(command), 0);
         assert_eq!(found("\tcargo build\n\tcargo test --workspace\n\tcargo test …"), 0);
         for (from, to) in [("planted", "renamed"), ("planted", "none"), ("extant-a", "extant-b"), ("damage", "kinds")] {
             assert_eq!(found(&command.replace(from, to)), 1, "{to}");
         }
+        let none = unmatched("Makefile", "all:\n\tcargo build\n", '\n', &tests);
+        assert_eq!(none, ["Makefile has no `cargo test` where expected."]);
     }
 
     #[test]

@@ -4,7 +4,6 @@ use crate::layers;
 use crate::report::Report;
 use crate::workspace::Workspace;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 /// The files with the names of modes, the table of modes, the names of formats, and the help of `extant mount`.
 const MODES: &str = "crates/fs/src/mode.rs";
@@ -47,7 +46,7 @@ const NUMBERS: [&str; 31] = [
 ];
 
 pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
-    let text = |file: &str| workspace.text(Path::new(file))?.ok_or_else(|| format!("{file} is not a text"));
+    let text = |file: &str| workspace.required_text(file);
     let (readme, architecture) = (text("README.md")?, text("ARCHITECTURE.md")?);
     let names: Vec<&str> = workspace.packages.iter().map(|package| &package.name[..]).collect();
     let mut findings = crates(&names, section(&architecture, "## Crates"));
@@ -56,15 +55,12 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     findings.extend(lists("mount help", &mount, &[("consistency=", &consistencies), ("data=", &data)]));
     let own = section(&architecture, "## Formats and modes");
     findings.extend(missing("ARCHITECTURE.md", own, consistencies.iter().map(|name| format!("`{name}`"))));
-    findings.extend(missing("README.md", &readme, consistencies.iter().map(|name| format!("`consistency={name}"))));
     let format_text = text(FORMATS)?;
     let formats = named(&format_text, "Kind");
     findings.extend(missing("ARCHITECTURE.md", own, formats.iter().map(|name| format!("`{name}`"))));
-    findings.extend(missing("README.md", &readme, formats.iter().map(|name| format!("{name}`"))));
+    findings.extend(readme_lists(&readme, &consistencies, &formats));
     findings.extend(rows(&coded(&text(ENGINES)?, &format_text, &modes), &documented(own)));
-    if formats.is_empty() || consistencies.is_empty() || data.is_empty() {
-        findings.push(format!("{MODES} and {FORMATS} have no names of modes or formats where expected."));
-    }
+    findings.extend(unnamed(&[&formats, &consistencies, &data]));
     let reading = section(&architecture, "## Where to read");
     let mut lines = 0;
     for file in files(reading) {
@@ -203,6 +199,18 @@ fn missing(document: &str, text: &str, wanted: impl Iterator<Item = String>) -> 
     wanted.map(|wanted| format!("{document} does not name {wanted} in its complete list.")).collect()
 }
 
+/// One sentence for each mode or format missing from README.md.
+fn readme_lists(readme: &str, consistencies: &[&str], formats: &[&str]) -> Vec<String> {
+    let modes = consistencies.iter().map(|name| format!("`consistency={name}"));
+    missing("README.md", readme, modes.chain(formats.iter().map(|name| format!("{name}`"))))
+}
+
+/// A sentence if one of the lists of names is empty: the other rules would find nothing.
+fn unnamed(lists: &[&[&str]]) -> Option<String> {
+    let empty = lists.iter().any(|names| names.is_empty());
+    empty.then(|| format!("{MODES} and {FORMATS} have no names of modes or formats where expected."))
+}
+
 /// One sentence for each list of an option's values, separated by `|`, that differs from the expected one.
 fn lists(document: &str, text: &str, wanted: &[(&str, &[&str])]) -> Vec<String> {
     let wanted = wanted.iter().map(|(option, names)| format!("{option}{}", names.join("|")));
@@ -284,6 +292,24 @@ mod tests {
         assert!(lists("help", "  consistency=none|linked\n", wanted).is_empty());
         assert_eq!(lists("help", "  consistency=none\n", wanted).len(), 1);
         assert_eq!(lists("help", "  consistency=none|linked|more\n", wanted).len(), 1);
+    }
+
+    #[test]
+    fn a_mode_or_format_missing_from_the_readme_is_found() {
+        let found = |readme: &str| readme_lists(readme, &["none", "journal"], &["ext2", "ext4"]);
+        let readme = "`consistency=none` or `consistency=journal`: `-t ext2`, `ext4`";
+        assert_eq!(found(readme), [""; 0]);
+        for (from, to) in [("=journal", "=jrnl"), ("ext2`", "ext`"), ("ext4`", "ext4")] {
+            assert_eq!(found(&readme.replace(from, to)).len(), 1, "{from}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_where_expected_are_found() {
+        assert!(unnamed(&[&["ext2"], &["none"], &["ordered"]]).is_none());
+        let moved = named("pub enum Kind { Ext2 }", "Kind");
+        assert!(unnamed(&[&moved, &["none"], &["ordered"]]).is_some());
+        assert!(unnamed(&[&["ext2"], &["none"], &[]]).is_some());
     }
 
     #[test]

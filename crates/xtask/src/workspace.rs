@@ -64,6 +64,11 @@ impl Workspace {
         let bytes = std::fs::read(self.root.join(file)).map_err(|e| format!("{}: {e}", file.display()))?;
         Ok(String::from_utf8(bytes).ok())
     }
+
+    /// The text of a file that must be UTF-8.
+    pub(crate) fn required_text(&self, file: &str) -> Result<String, String> {
+        self.text(Path::new(file))?.ok_or_else(|| format!("{file} is not a text"))
+    }
 }
 
 fn output(command: &mut Command) -> Result<Vec<u8>, String> {
@@ -97,4 +102,23 @@ fn package(json: &Value) -> Option<Package> {
         local: json["dependencies"].as_array()?.iter().filter_map(local).collect(),
         roots: json["targets"].as_array()?.iter().filter_map(root).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_required_file_that_is_not_a_text_is_refused() {
+        let root = std::env::temp_dir().join(format!("xtask-{}", std::process::id()));
+        std::fs::create_dir_all(&root).expect("a folder");
+        std::fs::write(root.join("a.md"), "text").expect("a file");
+        std::fs::write(root.join("b.md"), [0xff]).expect("a file");
+        let workspace = Workspace { root: root.clone(), packages: Vec::new(), files: Vec::new() };
+        let (a, b) = (workspace.required_text("a.md"), workspace.required_text("b.md"));
+        let missing = workspace.required_text("c.md");
+        std::fs::remove_dir_all(&root).expect("the folder is removed");
+        assert_eq!((a, b), (Ok("text".to_owned()), Err("b.md is not a text".to_owned())));
+        assert!(missing.is_err_and(|why| why.starts_with("c.md: ")));
+    }
 }
