@@ -19,10 +19,6 @@ const REGISTRY_HOSTS: [&str; 8] = [
     concat!("proxy.", "golang.org"),
 ];
 
-/// The folder of the design chapters, and the maximum number of lines of a chapter.
-const CHAPTERS: &str = "docs/design";
-const CHAPTER: usize = 150;
-
 pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     let mut report = Report::default();
     for file in &workspace.files {
@@ -39,7 +35,6 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
         }
         if file.extension().is_some_and(|e| e == "md") {
             report.findings.extend(broken_links(file, &text, |target| workspace.root.join(target).exists()));
-            report.findings.extend(too_long(file, &text));
         }
     }
     Ok(report)
@@ -69,14 +64,6 @@ fn broken_links(file: &Path, text: &str, exists: impl Fn(&Path) -> bool) -> Vec<
     let folder = file.parent().unwrap_or(Path::new(""));
     let broken = relative_links(text).into_iter().filter(|(_, target)| !exists(&folder.join(target)));
     broken.map(|(line, target)| format!("{}:{line} links to {target}, which does not exist.", file.display())).collect()
-}
-
-/// A finding for a chapter of the design that is longer than allowed.
-fn too_long(file: &Path, text: &str) -> Option<String> {
-    let lines = text.lines().count();
-    let is_chapter = file.parent().is_some_and(|folder| folder == Path::new(CHAPTERS));
-    (is_chapter && lines > CHAPTER)
-        .then(|| format!("{} has {lines} lines; a chapter has at most {CHAPTER}: split it.", file.display()))
 }
 
 /// Line number and name of each path or host that must not be in the repository.
@@ -133,13 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_link_and_a_long_chapter_are_found() {
+    fn a_planted_link_is_found() {
         let file = Path::new("docs/design/a.md");
         let broken = broken_links(file, "[b](b.md)\n[c](../c.md#part)", |target| target.ends_with("b.md"));
         assert_eq!(broken, ["docs/design/a.md:2 links to ../c.md, which does not exist."]);
-        assert!(too_long(file, &"x\n".repeat(CHAPTER)).is_none());
-        assert!(too_long(file, &"x\n".repeat(CHAPTER + 1)).is_some());
-        assert!(too_long(Path::new("docs/MEASUREMENTS.md"), &"x\n".repeat(1000)).is_none());
     }
 
     #[test]

@@ -4,16 +4,17 @@
 
 #![forbid(unsafe_code)]
 
+mod chapters;
 mod circles;
 mod docs;
 mod filters;
-mod statements;
-
+mod formats;
 mod layers;
 mod lengths;
 mod report;
 mod safety;
 mod sizes;
+mod statements;
 mod words;
 mod workspace;
 
@@ -24,28 +25,33 @@ use workspace::Workspace;
 /// A check: its name on the command line and its function.
 type Check = (&'static str, fn(&Workspace) -> Result<Report, String>);
 
-const CHECKS: [Check; 9] = [
+const CHECKS: [Check; 11] = [
     ("layers", layers::check),
     ("circles", circles::check),
     ("sizes", sizes::check),
     ("lengths", lengths::check),
     ("unsafe", safety::check),
     ("docs", docs::check),
+    ("chapters", chapters::check),
     ("statements", statements::check),
+    ("formats", formats::check),
     ("filters", filters::check),
     ("words", words::check),
 ];
 
-const USAGE: &str = "usage: cargo xtask layers|circles|sizes|lengths|unsafe|docs|statements|filters|words|lint
+const USAGE: &str =
+    "usage: cargo xtask layers|circles|sizes|lengths|unsafe|docs|chapters|statements|formats|filters|words|lint
   layers  no crate depends on one that its layer does not allow
   circles no more than three files of a crate use each other in a circle
   sizes   no .rs file is longer than 900 lines
   lengths no function is longer than 80 lines unless it is a flat match, and no type has more than 60 methods
   unsafe  unsafe code is only in the io_uring files of blockdev and fuse-wire
   docs    links in *.md are valid; no file contains a machine's path or a registry's host
+  chapters  each chapter of docs/design has its headings and a drawing, and docs/GLOSSARY.md at most 60 terms
   statements  statements of the documents on crates, formats, modes and lines to read are true
+  formats only tables and known files depend on the names of formats and modes
   filters each `cargo test` of the Makefile and TESTING.md selects a test
-  words   words retired in docs/GLOSSARY.md are not used
+  words   words retired in docs/GLOSSARY.md are not used, and the glossary has all words of the list
   lint    all of these";
 
 fn main() -> ExitCode {

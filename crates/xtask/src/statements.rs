@@ -6,9 +6,9 @@ use crate::workspace::Workspace;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The files with the names of modes, the table of modes, the names of formats, and the help of `extant mount`.
-const MODES: &str = "crates/fs/src/mode.rs";
+pub(crate) const MODES: &str = "crates/fs/src/mode.rs";
 const ENGINES: &str = "crates/fs/src/engine.rs";
-const FORMATS: &str = "crates/fs/src/mkfs/options.rs";
+pub(crate) const FORMATS: &str = "crates/fs/src/mkfs/options.rs";
 const MOUNT: &str = "crates/cli/src/mount.rs";
 
 const NUMBERS: [&str; 31] = [
@@ -82,7 +82,7 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> Vec<&'a str> {
 }
 
 /// The values of a type with their names, from `names!`.
-fn values<'a>(text: &'a str, of: &str) -> Vec<(&'a str, &'a str)> {
+pub(crate) fn values<'a>(text: &'a str, of: &str) -> Vec<(&'a str, &'a str)> {
     let list = between(text, &format!("names!({of} {{"), "}").first().copied().unwrap_or_default();
     let pairs = list.split(',').filter_map(|pair| pair.split_once('='));
     pairs.map(|(value, name)| (value.trim(), name.trim().trim_matches('"'))).collect()
