@@ -2,7 +2,7 @@
 
 use check::render::escape;
 
-/// Why a command ends early.
+/// The reason why a command ends early.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A sentence for the user.

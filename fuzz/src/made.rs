@@ -6,7 +6,7 @@ use fs::{Clock, FileKind, InodeNo, NewFile, OpenOptions, Timestamp, Volume, Writ
 use std::sync::Arc;
 use testkit::Rng;
 
-/// When everything happens, in seconds since 1970.
+/// The time of everything, in seconds since 1970.
 pub(crate) const NOW: i64 = 1_700_000_000;
 
 /// The options for opening volumes for writing: at one time, with one seed.

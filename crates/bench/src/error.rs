@@ -14,7 +14,7 @@ pub enum Error {
     Io {
         /// The failed operation, with the file's name.
         what: String,
-        /// Why it failed.
+        /// The reason.
         source: io::Error,
     },
     /// The volume could not be opened or read.

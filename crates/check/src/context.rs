@@ -19,7 +19,7 @@ pub(crate) struct Context<'a> {
     pub(crate) problems: &'a Problems,
     /// The record of each inode.
     pub(crate) inodes: Inodes,
-    /// Which blocks are in use.
+    /// The blocks in use.
     pub(crate) claims: Claims,
     /// Attribute values stored in inodes of their own.
     pub(crate) values: Values,

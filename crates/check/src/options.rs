@@ -85,7 +85,7 @@ pub trait Progress: Sync {
 /// Ignores the progress.
 impl Progress for () {}
 
-/// Why there is nothing to check.
+/// The reason why nothing can be checked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{sentence}")]
 pub struct Refusal {

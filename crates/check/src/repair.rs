@@ -292,7 +292,7 @@ pub fn first_sight(device: &dyn BlockDevice, options: &Options, progress: &dyn P
 /// The outcome for a journal that was to be replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
-    /// There was nothing to replay.
+    /// Nothing to replay.
     Nothing,
     /// All committed blocks were copied to their home locations.
     Whole,

@@ -443,7 +443,7 @@ fn wrong_numbers_of_maps_are_put_right_from_a_copy() {
     }
 }
 
-/// Where table or log of the superblock overlap descriptors, the check is refused, and nothing is written.
+/// If table or log of the superblock overlap descriptors, the check is refused, and nothing is written.
 #[test]
 fn a_table_on_descriptors_is_refused() {
     if !need(&["mke2fs", "e2fsck"]) {

@@ -13,7 +13,7 @@ use crate::system::Session;
 pub enum Answer {
     /// Success.
     Done,
-    /// There was space for only a part of the data; the history has that part.
+    /// Space for only a part of the data; the history has that part.
     Short,
     /// Not supported, or no space: nothing happened, and the history records that; of a range to be zeroed, some bytes
     /// may be zero.

@@ -429,7 +429,7 @@ fn the_verdict_names_a_snapshot_without_errors() {
     }
 }
 
-/// Where neither the newest generation nor the one before can be read, the verdict names a snapshot that can be
+/// If neither the newest generation nor the one before can be read, the verdict names a snapshot that can be
 /// mounted.
 #[test]
 fn the_verdict_on_an_unreadable_volume_names_a_snapshot_to_mount() {

@@ -1,6 +1,6 @@
-//! Why a volume was not damaged.
+//! Reasons why a volume was not damaged.
 
-/// Why a volume was not damaged.
+/// The reason why a volume was not damaged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,7 +13,7 @@ pub enum Error {
     /// The volume lacks a structure that the damage needs; nothing was changed except in preparation.
     #[error("{0}")]
     Unfit(&'static str),
-    /// There is no kind of damage with this name or number.
+    /// No kind of damage has this name or number.
     #[error("there is no such kind of damage")]
     Unknown,
 }

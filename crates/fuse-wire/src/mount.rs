@@ -76,7 +76,7 @@ pub enum Atime {
     /// Never.
     #[default]
     Never,
-    /// Where the recorded access time is older than the last change, or than a day.
+    /// If the recorded access time is older than the last change, or than a day.
     Relative,
     /// Always.
     Strict,
@@ -91,7 +91,7 @@ pub struct AttachOptions {
     pub sync: bool,
     /// Each change of names is durable before it is answered.
     pub dirsync: bool,
-    /// When access times are updated.
+    /// The rule for updating access times.
     pub atime: Atime,
     /// The users who may use the mount.
     pub access: Access,

@@ -108,7 +108,7 @@ bitflags::bitflags! {
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         /// SETXATTR has more fields.
         const SETXATTR_EXT = 1 << 29;
-        /// There are more than 32 feature bits.
+        /// More than 32 feature bits.
         const INIT_EXT = 1 << 30;
         /// Requests through io_uring.
         const OVER_IO_URING = 1 << 41;

@@ -9,8 +9,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Where the kernel's sync does not wait for its writes: all have arrived if none came for this time and the kernel
-/// reports no pending request.
+/// The time without a write and without a pending request after which all writes have arrived, if the kernel's sync does
+/// not wait for them.
 const QUIET: Duration = Duration::from_millis(50);
 /// The time without a write after which all have arrived in any case.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(1);

@@ -96,7 +96,7 @@ pub(crate) struct Ops {
     attr_timeout: u64,
     /// The time for which the kernel may cache names, found or not, in seconds.
     name_timeout: u64,
-    /// When access times are updated.
+    /// The rule for updating access times.
     atime: Atime,
     /// The parts of holes that may be in the kernel's page cache, where files can be changed.
     holes: Option<Holes>,

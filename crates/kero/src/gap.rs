@@ -1,4 +1,4 @@
-//! Where a group begins in the log: on a rotating disk not directly after the last one.
+//! Location of a group in the log: on a rotating disk not directly after the last one.
 //!
 //! When a flush returns, the head of a disk has passed the last block that it wrote. A record directly after that block
 //! waits until the disk has rotated once; one that begins some blocks later is reached at once. How many blocks that are
@@ -140,7 +140,7 @@ mod tests {
         (0..groups).map(next).collect()
     }
 
-    /// How often one gap is among them.
+    /// The number of times that one gap is among them.
     fn count(gaps: &[u32], gap: u32) -> usize {
         gaps.iter().filter(|one| **one == gap).count()
     }

@@ -31,10 +31,10 @@ pub enum Mutant {
     FreshOverLast,
     /// A group that opening rejected is not voided before other writes.
     RefusedStays,
-    /// There may be a gap before the first record after opening.
+    /// A gap is possible before the first record after opening.
     GapAtOnce,
     /// Content that opening read is assumed to be durable.
     BelievesMemory,
-    /// There is no check whether another instance writes to the device.
+    /// Another instance that writes to the device is not detected.
     Unlooked,
 }

@@ -24,7 +24,7 @@ pub enum Error {
     /// The list of linked writes cannot be used. The text is the reason.
     #[error("{0}")]
     Linked(&'static str),
-    /// There is no space for the metadata of an operation.
+    /// No space for the metadata of an operation.
     #[error("no space is left for metadata")]
     NoSpace,
     /// One operation announces more blocks than a generation can contain.

@@ -40,9 +40,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Line numbers of doc comments that begin with a pronoun instead of a noun or a verb.
+/// Line numbers of doc comments that begin with a pronoun or a question instead of a noun or a verb.
 fn without_noun(text: &str) -> Vec<usize> {
-    const PRONOUNS: [&str; 4] = ["What ", "Who ", "Whose ", "Whom "];
+    const PRONOUNS: [&str; 11] =
+        ["What ", "Who ", "Whose ", "Whom ", "Why ", "Where ", "When ", "How ", "Which ", "There ", "They "];
     let comment = |line: &str| {
         let line = line.trim_start();
         line.strip_prefix("/// ").or_else(|| line.strip_prefix("//! ")).map(str::to_owned)
@@ -130,6 +131,10 @@ mod tests {
     fn a_planted_pronoun_is_found() {
         let text = "//! The parts.\n//! What follows counts.\n\n    /// What it is.\n    fn a() {}\n/// A part.\n///\n/// What is more.\n";
         assert_eq!(without_noun(text), [4]);
+        for text in ["Why it fails.", "Where it is.", "When it ends.", "How it ends.", "Which it is.", "They differ."] {
+            assert_eq!(without_noun(&format!("/// {text}\n")), [1], "{text}");
+        }
+        assert_eq!(without_noun("fn a() {}\n//! There is none.\n"), [2]);
         assert!(without_noun("// What a line\n/// Whatever\n").is_empty());
     }
 

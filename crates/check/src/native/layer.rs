@@ -27,7 +27,7 @@ pub(crate) struct PhysicalLayer {
     pub(crate) snapshots: Vec<Version>,
     /// The errors: block of the device, and description.
     pub(crate) wrong: Vec<(u64, String)>,
-    /// Why the newest generation cannot be read: block and description of the error in its map, or in a block that
+    /// The reason why the newest generation cannot be read: block and description of the error in its map, or in a block that
     /// every mount reads.
     pub(crate) unreadable: Option<(u64, String)>,
     /// The blocks of such errors, of whichever version.

@@ -285,7 +285,7 @@ impl Clones<'_, '_> {
         Ok(removed)
     }
 
-    /// Where there is no space to clone all shared blocks: removes the parts of damaged maps that lead to them, until
+    /// If there is no space to clone all shared blocks: removes the parts of damaged maps that lead to them, until
     /// there is. Returns whether any was removed: the next check finds what is still shared then.
     fn trim_damaged(&mut self, inodes: &[InodeNo]) -> Result<bool> {
         let work = self.work;

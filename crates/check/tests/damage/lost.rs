@@ -140,7 +140,7 @@ fn an_inode_table_is_found_where_something_else_stands_in_its_place() {
     }
 }
 
-/// Where the root is damaged too nothing proves where the table is: nothing is written without -E empty_tables.
+/// If the root is damaged too, nothing proves where the table is: nothing is written without -E empty_tables.
 #[test]
 fn files_are_not_lost_to_an_empty_table() {
     if !need(&["mke2fs", "e2fsck", "debugfs"]) {

@@ -11,7 +11,7 @@ use testkit::oracle::{debugfs, debugfs_dump, e2fsck};
 use testkit::tools::run;
 use testkit::{Image, need, repair_checksums};
 
-/// Where an inode is recorded as an orphan.
+/// The location in which an inode is recorded as an orphan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pending {
     Nowhere,
@@ -88,7 +88,7 @@ const FORMATS: [&[&str]; 3] = [
     &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum,uninit_bg,orphan_file"],
 ];
 
-/// How orphans can be recorded on a volume of this format.
+/// The two ways to record orphans on a volume of this format.
 fn recordable(args: &[&str]) -> [Pending; 2] {
     [
         Pending::Nowhere,

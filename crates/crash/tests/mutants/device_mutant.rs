@@ -41,7 +41,7 @@ pub(crate) enum DeviceMutant {
     NoFlushAfterCommit,
     /// The orphan list is never started.
     NoOrphans,
-    /// There is no backup superblock; the device is correct.
+    /// No backup superblock; the device is correct.
     NoCopy,
     /// Freed blocks are reallocated before the free is durable; the device is correct.
     ReuseAtOnce,

@@ -49,7 +49,7 @@ disk_struct! {
 pub enum ChecksumState {
     /// Stored and computed agree.
     Good,
-    /// They differ.
+    /// Both differ.
     Bad {
         /// The checksum on the device.
         stored: u32,

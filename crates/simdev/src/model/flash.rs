@@ -32,7 +32,7 @@ pub(super) struct Flash {
     buffered: VecDeque<u64>,
     /// Bytes in the buffer that do not fill a page yet.
     open: u64,
-    /// There were writes since the last flush.
+    /// Whether something was written since the last flush.
     dirty: bool,
     /// Pages read ahead, and the time at which each is in the buffer.
     ahead: BTreeMap<u64, u64>,

@@ -13,7 +13,7 @@ pub(crate) trait FreeSpaceRecord {
 pub(crate) enum Recorded<'a> {
     /// The record could not be read.
     Unknown,
-    /// There is no record: exactly these clusters are in use.
+    /// No record: exactly these clusters are in use.
     NeverWritten(Vec<u64>),
     /// The blocks in use, 64 to a word.
     Map(&'a [u64]),

@@ -11,7 +11,7 @@ use format::{FsBlock, GroupNo};
 /// The first inode that is not reserved, on all volumes created by mkfs.
 pub(super) const FIRST_INODE: u32 = 11;
 
-/// Why a superblock was rejected.
+/// The reason why a superblock was rejected.
 pub(super) enum Rejection {
     /// It contradicts itself; a copy may be better.
     Corrupt(String),

@@ -62,7 +62,7 @@ pub(crate) fn check(scanner: &Scanner<'_>, volume: &Volume, problems: &Problems)
     }
 }
 
-/// Why a copy cannot replace the superblock.
+/// The reason why a copy cannot replace the superblock.
 fn superblock(own: &Accepted, copy: Result<Accepted, Rejection>) -> Option<String> {
     match copy {
         Ok(copy) => {
