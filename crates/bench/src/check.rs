@@ -16,6 +16,7 @@ use crate::table::{Table, grouped, maybe, mib, spread};
 use crate::{Error, Reads, Result, Spread};
 use blockdev::{BlockDevice, FileDevice};
 use check::report::Report;
+use fs::mkfs::Kind;
 use serde::Serialize;
 use simdev::{Event, Parameters, Trace};
 use std::ffi::OsString;
@@ -162,8 +163,11 @@ impl Peer for LowerBoundPeer<'_> {
 
 /// Extant, e2fsck and the lower bound.
 const PEERS: usize = 3;
-/// The formats that e2fsck checks.
-const KNOWN_TO_E2FSCK: [&str; 3] = ["ext2", "ext3", "ext4"];
+
+/// Whether e2fsck can check a format.
+fn known_to_e2fsck(format: &str) -> bool {
+    format.parse().is_ok_and(Kind::kernel_writes)
+}
 
 /// Runs the benchmark. `watch` is called before each step.
 ///
@@ -212,7 +216,7 @@ fn on_volume(
     let args = ["check".into(), "-fn".into()].into_iter().chain(threads.into_iter().flatten()).chain([path()]);
     let program = Program { path: options.extant.clone(), args: args.collect(), answers: VERDICTS };
     let mut extant = Checker { name: "extant", program, cold: None };
-    let mut e2fsck = KNOWN_TO_E2FSCK.contains(&report.format.as_str()).then(|| {
+    let mut e2fsck = known_to_e2fsck(&report.format).then(|| {
         let program = Program { path: e2fsck.to_owned(), args: vec!["-fn".into(), path()], answers: VERDICTS };
         Checker { name: "e2fsck", program, cold: None }
     });
@@ -345,7 +349,7 @@ impl OnVolume {
             ]);
         }
         text += &table.text();
-        if !KNOWN_TO_E2FSCK.contains(&self.format.as_str()) {
+        if !known_to_e2fsck(&self.format) {
             text += &format!(
                 "\ne2fsck does not support {}, so there is no comparison. `extant bench paper` compares rext3 with \
                  ext3 with the same files.\n",

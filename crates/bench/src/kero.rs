@@ -2,7 +2,7 @@
 //! ext3 ordered and ext3 data=journal, through the library.
 //!
 //! 1. *PostMark*: 1 000 files of 512 bytes to 1 MiB and 1 000 transactions, with content.
-//! 2. *Bonnie++*, its shape: a file of 1 GiB written, rewritten and read; small files created, read and deleted.
+//! 2. *Bonnie++*, its phases: a file of 1 GiB written, rewritten and read; small files created, read and deleted.
 //! 3. *Random writes* of 4 KiB, with an fsync after each and after eight, before a short log wraps and later; after
 //!    them a sequential read.
 //! 4. *A full log*: opening after a crash, the memory of the table, and look-ups.

@@ -25,7 +25,7 @@ use device::{Disk, Locations, Unflushed, Watched};
 use format::linked::{self, Areas};
 use format::{FileBlock, InodeNo};
 use fs::mkfs::{Kind, MkfsOptions, make};
-use fs::{Consistency, Mapping, Mode, OpenOptions, Timestamp, Volume, WriteOptions};
+use fs::{Log, Mapping, Mode, OpenOptions, Timestamp, Volume, WriteOptions};
 pub use recovery::Recovered;
 use serde::Serialize;
 use simdev::{Model, Parameters};
@@ -256,7 +256,7 @@ fn disk(path: &Path) -> Result<Disk> {
 
 /// Creates a volume for a mode in the file: ext3 with a journal of `journal` MiB, or ext2 with a list.
 fn format_for(path: &Path, mode: Mode, journal: u32) -> Result<()> {
-    let journaled = mode.consistency == Consistency::Journal;
+    let journaled = mode.consistency.log() == Log::Journal;
     let plain = MkfsOptions::new(if journaled { Kind::Ext3 } else { Kind::Ext2 });
     let mut options = MkfsOptions { uuid: [7; 16], hash_seed: [9; 16], block_size: Some(BLOCK), ..plain };
     options.journal_mib = journaled.then_some(journal);
@@ -271,7 +271,7 @@ fn format_for(path: &Path, mode: Mode, journal: u32) -> Result<()> {
 fn locations(disk: &Arc<Disk>, mode: Mode) -> Result<Locations> {
     let device = Arc::clone(disk) as Arc<dyn BlockDevice>;
     let volume = Volume::open(device, &OpenOptions::default()).map_err(failed)?;
-    if mode.consistency == Consistency::Journal {
+    if mode.consistency.log() == Log::Journal {
         let number = InodeNo(volume.superblock().disk.s_journal_inum.get());
         return Ok(Locations { list: None, journal: blocks_of(&volume, number)?.1 });
     }
@@ -350,7 +350,7 @@ impl Measured {
         let seconds = (self.disk.clock() - start).as_secs_f64();
         let counts = self.device.counts();
         volume.unmount().map_err(failed)?;
-        let has_list = self.mode.consistency == Consistency::Linked;
+        let has_list = self.mode.consistency.log() == Log::List;
         let paper = (self.syncs == Syncs::Once).then(|| in_paper(name, self.mode.name)).flatten();
         Ok(Worked {
             work: name,

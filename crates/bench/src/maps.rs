@@ -41,7 +41,7 @@ mod work;
 pub use figures::{Aged, Figures, Free, Memory, Mounted, Options, Worked};
 
 use crate::Result;
-use disk::{Disk, LARGE_BLOCK, Shape};
+use disk::{Disk, LARGE_BLOCK, VolumeSize};
 use figures::{FLEXIBLE, LAYOUTS};
 use work::{BLOCK, COUNTED_ROUNDS, Plan, ROUNDS};
 
@@ -57,7 +57,7 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Figures> {
     for layout in LAYOUTS {
         works(options, layout, &mut figures, say)?;
         say(&format!("{layout}: opening a large volume with holes"));
-        let large = Shape { size: LARGER * options.size, block_size: LARGE_BLOCK };
+        let large = VolumeSize { size: LARGER * options.size, block_size: LARGE_BLOCK };
         Disk::with(options, large, layout, |disk| {
             figures.mounts.push(disk.opened(layout)?);
             // bitmaps take the same memory in each layout
@@ -81,13 +81,13 @@ pub fn run(options: &Options, say: &dyn Fn(&str)) -> Result<Figures> {
 /// The work on one layout of Extant.
 fn works(options: &Options, layout: &'static str, figures: &mut Figures, say: &dyn Fn(&str)) -> Result<()> {
     let plan = Plan::of(options);
-    let shape = Shape { size: options.size, block_size: BLOCK };
+    let volume_size = VolumeSize { size: options.size, block_size: BLOCK };
     for (files, name) in plan.postmarks() {
         say(&format!("{layout}: {name}"));
         let work = |disk: &Disk| disk.measured(name, layout, |job| plan.postmark(job, files));
-        figures.work.push(Disk::with(options, shape, layout, work)?);
+        figures.work.push(Disk::with(options, volume_size, layout, work)?);
     }
-    Disk::with(options, shape, layout, |disk| {
+    Disk::with(options, volume_size, layout, |disk| {
         for round in 1..=ROUNDS {
             let name = format!("trees and large files, round {round}");
             say(&format!("{layout}: {name}"));

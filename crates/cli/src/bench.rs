@@ -261,6 +261,22 @@ fn part(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
+/// Options of the benchmarks on a modelled disk.
+#[derive(Debug, Clone, Args)]
+struct Modelled {
+    /// Directory for the volumes: sparse files, one at a time
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+
+    /// Random seed
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Debug, Args)]
 #[command(
     about = "Compare rext3 with ext3 on a modelled disk, as in the paper on ffsck",
@@ -275,10 +291,6 @@ fn part(text: &str) -> std::result::Result<f64, String> {
 Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
 struct Paper {
-    /// Directory for the volumes: sparse files, one at a time
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    dir: PathBuf,
-
     /// Size of the volumes
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = size)]
     size: u64,
@@ -287,13 +299,8 @@ struct Paper {
     #[arg(long, value_name = "COUNT", default_values_t = [0, 100, 400])]
     rounds: Vec<u32>,
 
-    /// Random seed
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    seed: u64,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    modelled: Modelled,
 }
 
 #[derive(Debug, Args)]
@@ -321,21 +328,12 @@ Then large files are written to an aged volume, and their fragments counted; and
 Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
 struct Maps {
-    /// Directory for the volumes: sparse files, one at a time
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    dir: PathBuf,
-
     /// Size of the volumes; the paper's are 50G, and all amounts are in proportion to that
     #[arg(long, value_name = "SIZE", default_value = "5G", value_parser = size)]
     size: u64,
 
-    /// Random seed
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    seed: u64,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    modelled: Modelled,
 }
 
 #[derive(Debug, Args)]
@@ -354,32 +352,23 @@ struct Maps {
 Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
 struct Linked {
-    /// Directory for the volumes: sparse files, one at a time
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    dir: PathBuf,
-
     /// Fraction of the full size: of the work, and of the volumes of 8 GiB, and of 1, 16 and 256 GiB for recovery
     #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = part)]
     scale: f64,
 
-    /// Random seed
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    seed: u64,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    modelled: Modelled,
 }
 
 #[derive(Debug, Args)]
 #[command(
     about = "Compare ext2 on a Kero layer with ext3 on a modelled disk, as in the paper on Kero",
     long_about = "Do the work of the paper on decoupled address updates (Kero) on a modelled hard disk: on ext3 data=journal, \
-                  ext3 ordered, ext2, and ext2 on a Kero layer. PostMark, the shape of Bonnie++, and writes of 4 KiB at random \
+                  ext3 ordered, ext2, and ext2 on a Kero layer. PostMark, the phases of Bonnie++, and writes of 4 KiB at random \
                   with an fsync after each or after eight. Prints the disk's seconds until the last sync and until the layer is \
-                  removed and everything is at home, the bytes that the disk wrote for each byte of content, flushes, and \
-                  groups that were split. Then a layer with a full log is opened after a crash. All seconds are the disk's; the \
-                  nanoseconds of look-ups in the table are the machine's.",
+                  removed and everything is in its home location, the bytes that the disk wrote for each byte of content, \
+                  flushes, and groups that were split. Then a layer with a full log is opened after a crash. All seconds are \
+                  the disk's; the nanoseconds of look-ups in the table are the machine's.",
     after_help = "Examples:
   extant bench kero --scale 0.1
   extant bench kero --dir /var/tmp --json                  the paper's amounts
@@ -387,21 +376,12 @@ struct Linked {
 Exit status: 0 results printed, 1 failed, 2 wrong usage, 128 + N ended by signal N."
 )]
 struct Kero {
-    /// Directory for the volumes: sparse files, one at a time
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    dir: PathBuf,
-
     /// Fraction of the full size: a device of 8 GiB, a log of 1 GiB
     #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = part)]
     scale: f64,
 
-    /// Random seed
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    seed: u64,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    modelled: Modelled,
 }
 
 fn size(text: &str) -> std::result::Result<u64, String> {
@@ -474,10 +454,10 @@ impl What {
     fn json(&self) -> bool {
         match self {
             Self::Check(check) => check.json,
-            Self::Paper(paper) => paper.json,
-            Self::Maps(maps) => maps.json,
-            Self::Linked(linked) => linked.json,
-            Self::Kero(kero) => kero.json,
+            Self::Paper(paper) => paper.modelled.json,
+            Self::Maps(maps) => maps.modelled.json,
+            Self::Linked(linked) => linked.modelled.json,
+            Self::Kero(kero) => kero.modelled.json,
             Self::Read(read) => read.json,
             Self::Write(sets) => sets.json,
         }
@@ -513,34 +493,37 @@ fn print_figures(json: bool, figures: &impl serde::Serialize, text: String) -> R
 
 impl Paper {
     fn run(&self) -> Result<u8> {
-        let options =
-            paper::Options { dir: self.dir.clone(), size: self.size, rounds: self.rounds.clone(), seed: self.seed };
+        let Modelled { dir, seed, json } = self.modelled.clone();
+        let options = paper::Options { dir, size: self.size, rounds: self.rounds.clone(), seed };
         let figures = paper::run(&options, &|line| say(line))?;
-        print_figures(self.json, &figures, figures.text())
+        print_figures(json, &figures, figures.text())
     }
 }
 
 impl Maps {
     fn run(&self) -> Result<u8> {
-        let options = maps::Options { dir: self.dir.clone(), size: self.size, seed: self.seed };
+        let Modelled { dir, seed, json } = self.modelled.clone();
+        let options = maps::Options { dir, size: self.size, seed };
         let figures = maps::run(&options, &|line| say(line))?;
-        print_figures(self.json, &figures, figures.text())
+        print_figures(json, &figures, figures.text())
     }
 }
 
 impl Linked {
     fn run(&self) -> Result<u8> {
-        let options = linked::Options { dir: self.dir.clone(), scale: self.scale, seed: self.seed };
+        let Modelled { dir, seed, json } = self.modelled.clone();
+        let options = linked::Options { dir, scale: self.scale, seed };
         let figures = linked::run(&options, &|line| say(line))?;
-        print_figures(self.json, &figures, figures.text())
+        print_figures(json, &figures, figures.text())
     }
 }
 
 impl Kero {
     fn run(&self) -> Result<u8> {
-        let options = kero::Options { dir: self.dir.clone(), scale: self.scale, seed: self.seed };
+        let Modelled { dir, seed, json } = self.modelled.clone();
+        let options = kero::Options { dir, scale: self.scale, seed };
         let figures = kero::run(&options, &|line| say(line))?;
-        print_figures(self.json, &figures, figures.text())
+        print_figures(json, &figures, figures.text())
     }
 }
 

@@ -6,7 +6,7 @@ use crate::kero::device::{Unflushed, disk, failed};
 use crate::kero::sizes::Sizes;
 use blockdev::{BlockDevice, Overlay};
 use fs::mkfs::{Kind, MkfsOptions, make};
-use fs::{Consistency, DataMode, FileKind, InodeNo, NewFile, OpenOptions, Timestamp, Volume, WriteOptions};
+use fs::{Consistency, DataMode, FileKind, InodeNo, Log, NewFile, OpenOptions, Timestamp, Volume, WriteOptions};
 use kero::{BLOCK, FormatOptions, Gap, Kero, Layout, Stats};
 use serde::Serialize;
 use simdev::Model;
@@ -188,7 +188,7 @@ impl Stage {
         let write = WriteOptions {
             consistency: Some(self.peer.consistency),
             data: self.peer.data,
-            data_insisted: self.peer.data == DataMode::Journal,
+            data_insisted: self.peer.data != DataMode::default(),
             delayed_bytes: DELAYED,
             clock: Arc::new(clock),
             seed: Some(self.seed),
@@ -298,7 +298,7 @@ fn new_volume(base: &Arc<Unflushed>, peer: &Peer, sizes: &Sizes) -> Result<()> {
     let plain = MkfsOptions { uuid: [7; 16], hash_seed: [9; 16], time, ..MkfsOptions::new(peer.kind) };
     let mut options = MkfsOptions { block_size: Some(BLOCK as u32), discard: false, ..plain };
     let journal = if peer.bases == SHORT { sizes.short_log } else { sizes.log };
-    options.journal_mib = (peer.consistency == Consistency::Journal).then_some((journal >> 20) as u32);
+    options.journal_mib = (peer.consistency.log() == Log::Journal).then_some((journal >> 20) as u32);
     let Some(under) = peer.layer else { return make(base.as_ref(), &options).map(drop).map_err(failed) };
     let log = if under == Under::Short { sizes.short_log } else { sizes.log };
     let used = under == Under::Used;

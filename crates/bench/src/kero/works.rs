@@ -87,7 +87,7 @@ fn output(job: &mut Job<'_>, bytes: u64) -> fs::Result<InodeNo> {
     Ok(file)
 }
 
-/// The shape of Bonnie++: a large file written, rewritten and read, small files created, read and deleted.
+/// The phases of Bonnie++: a large file written, rewritten and read, small files created, read and deleted.
 ///
 /// # Errors
 /// Those of the volume.

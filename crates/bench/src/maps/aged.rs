@@ -1,6 +1,6 @@
 //! Large files on an aged volume.
 
-use super::disk::{Disk, Shape};
+use super::disk::{Disk, VolumeSize};
 use super::figures::{Aged, Options};
 use super::work::{BLOCK, Job, Plan};
 use crate::Result;
@@ -28,7 +28,7 @@ pub(super) fn measure(options: &Options, layout: &'static str) -> Result<Aged> {
     let scale = Plan::of(options).scale;
     let size = ((VOLUME as f64 * scale) as u64).max(LEAST).next_multiple_of(BLOCK.into());
     let file_bytes = size / (VOLUME / LARGE_FILE);
-    Disk::with(options, Shape { size, block_size: BLOCK }, layout, |disk| {
+    Disk::with(options, VolumeSize { size, block_size: BLOCK }, layout, |disk| {
         let volume = disk.open()?;
         let how = age::Options { seed: options.seed, fill: FILL, rounds: AGEING_ROUNDS, largest: LARGEST };
         let fill = age::age(&volume, &how, &mut |_, _| true)?.fill;

@@ -23,9 +23,9 @@ const HOLES: u64 = 2000;
 /// Cache size in bytes for metadata; half of it for bitmaps.
 const CACHE: usize = 4 << 20;
 
-/// The shape of a volume.
+/// The size of a volume.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct VolumeSize {
     /// Length in bytes.
     pub(super) size: u64,
     /// Block size in bytes.
@@ -47,26 +47,27 @@ impl Disk {
     /// Those of making the volume, and of the work.
     pub(super) fn with<T>(
         options: &Options,
-        shape: Shape,
+        volume_size: VolumeSize,
         layout: &'static str,
         work: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
         let path = options.dir.join("maps.img");
         let _registered = interruption::file(&path)?;
-        let outcome = Self::make(&path, layout, shape, options.seed).and_then(|disk| work(&disk));
+        let outcome = Self::make(&path, layout, volume_size, options.seed).and_then(|disk| work(&disk));
         let removed = std::fs::remove_file(&path).trying("remove", &path);
         outcome.and_then(|outcome| removed.map(|()| outcome))
     }
 
-    fn make(path: &Path, layout: &str, shape: Shape, seed: u64) -> Result<Self> {
-        std::fs::File::create(path).and_then(|file| file.set_len(shape.size)).trying("make", path)?;
+    fn make(path: &Path, layout: &str, volume_size: VolumeSize, seed: u64) -> Result<Self> {
+        std::fs::File::create(path).and_then(|file| file.set_len(volume_size.size)).trying("make", path)?;
         let write = blockdev::OpenOptions { write: true, ..Default::default() };
-        let capacity = shape.size.max(DISK);
+        let capacity = volume_size.size.max(DISK);
         let disk = Parameters::parse(&format!("kind = disk\ncapacity = {capacity}"))?;
         let model = Arc::new(Model::new(FileDevice::open(path, write)?, &disk)?);
         let kind = if layout == SPACE_MAPS { Kind::SpaceMap } else { Kind::Ext4 };
         let plain = MkfsOptions::new(kind);
-        let mut made = MkfsOptions { uuid: [7; 16], hash_seed: [9; 16], block_size: Some(shape.block_size), ..plain };
+        let mut made =
+            MkfsOptions { uuid: [7; 16], hash_seed: [9; 16], block_size: Some(volume_size.block_size), ..plain };
         made.lazy_inode_tables = true;
         made.discard = false;
         if layout != BITMAPS {
@@ -78,7 +79,7 @@ impl Disk {
             made.backup_superblocks = 0;
         }
         if layout == FLEXIBLE {
-            made.groups_per_flex = Some(groups_per_flex(shape.block_size));
+            made.groups_per_flex = Some(groups_per_flex(volume_size.block_size));
         }
         make(model.as_ref(), &made).map_err(|e| Error::Failed(e.to_string()))?;
         let device = Arc::new(Trace::with_events(Arc::clone(&model), usize::MAX));

@@ -3,7 +3,7 @@
 //! It is computed from the sizes of the structures, not measured as resident memory of the process: that also contains
 //! the cache of metadata and what allocations of earlier work left behind, and differs from run to run.
 
-use super::disk::{Disk, LARGE_BLOCK, Shape};
+use super::disk::{Disk, LARGE_BLOCK, VolumeSize};
 use super::figures::{Memory, Options};
 use super::work::Job;
 use crate::Result;
@@ -48,7 +48,7 @@ pub(super) fn of(disk: &Disk, layout: &'static str, state: &'static str) -> Resu
 /// Those of the volume.
 pub(super) fn every_second(options: &Options, layout: &'static str) -> Result<Memory> {
     let size = (options.size / SMALLER).max(LEAST);
-    Disk::with(options, Shape { size, block_size: LARGE_BLOCK }, layout, |disk| {
+    Disk::with(options, VolumeSize { size, block_size: LARGE_BLOCK }, layout, |disk| {
         punch(disk)?;
         of(disk, layout, EVERY_SECOND)
     })
