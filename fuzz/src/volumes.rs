@@ -162,7 +162,7 @@ fn as_of(before: &[u8], log: &Log, at: usize, sectors: u64) -> Vec<u8> {
     for (n, &entry) in writes.iter().enumerate().take(at + 1) {
         let Logged::Write { offset: start, len, .. } = log.entries()[entry].what else { continue };
         let most = if n == at { sectors % (len / 512 + 1) * 512 } else { len };
-        for (offset, piece) in log.pieces(entry) {
+        for (offset, piece) in log.parts(entry) {
             let there = (start + most).saturating_sub(offset).min(piece.len() as u64) as usize;
             state[offset as usize..offset as usize + there].copy_from_slice(&piece[..there]);
         }

@@ -212,7 +212,7 @@ fn a_conversion_cut_between_two_writes_is_finished_by_the_next() {
         assert!(writes > 4);
         let mut last = None;
         for n in 0..log.entries().len() {
-            for (offset, piece) in log.pieces(n) {
+            for (offset, piece) in log.parts(n) {
                 state[offset as usize..][..piece.len()].copy_from_slice(piece);
             }
             if last.as_ref() == Some(&state) {

@@ -4,7 +4,7 @@ use crate::error_report::{Failure, Result};
 use crate::output::{counted, human, print_json, stdout};
 use crate::progress::{Bar, Unit};
 use ::crash::campaign::{self, FaultReport, Report};
-use ::crash::explore::{Counts, Finding, Kind as Wrong, Options};
+use ::crash::explore::{Counts, Finding, FindingKind, Options};
 use ::crash::extant_system::Ext;
 use ::crash::generate::{self, Pairs};
 use ::crash::op::Workload;
@@ -182,7 +182,7 @@ struct Explored {
 /// One finding as JSON.
 #[derive(Debug, Serialize)]
 struct Found {
-    kind: Wrong,
+    kind: FindingKind,
     workload: String,
     state: Option<String>,
     why: String,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::explore::{Counts, Explorer, Finding, Kind, Options};
+use crate::explore::{Counts, Explorer, Finding, FindingKind, Options};
 use crate::faults;
 use crate::minimise::minimise;
 use crate::op::Workload;
@@ -152,23 +152,23 @@ fn seconds(time: Duration) -> f64 {
 fn smallest(system: &dyn System, options: &Options, finding: Finding) -> Finding {
     let kind = finding.kind;
     // every state of every run would need a process: hours
-    if kind == Kind::E2fsck {
+    if kind == FindingKind::E2fsck {
         return finding;
     }
     // the sample of closer checks depends on the count of states: check all of them in the way that found it
-    let every = |of: Kind| u64::from(kind == of);
+    let every = |of: FindingKind| u64::from(kind == of);
     let mut thorough = Options {
-        work_on_every: every(Kind::WorkAfter),
-        nested_every: every(Kind::CutRecovery),
+        work_on_every: every(FindingKind::WorkAfter),
+        nested_every: every(FindingKind::CutRecovery),
         deeper_every: 0,
-        again_every: every(Kind::Again),
+        again_every: every(FindingKind::Again),
         e2fsck_every: 0,
         ..options.clone()
     };
     let repeats = |options: &Options| Explorer::new(system, options).explore(&finding.workload);
     let is_same = |found: &Finding| found.kind == kind;
     let first = repeats(&thorough).filter(is_same).or_else(|| {
-        thorough.deeper_every = every(Kind::CutRecovery);
+        thorough.deeper_every = every(FindingKind::CutRecovery);
         repeats(&thorough).filter(is_same)
     });
     let found = std::cell::RefCell::new(first.unwrap_or_else(|| finding.clone()));

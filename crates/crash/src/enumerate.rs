@@ -152,7 +152,7 @@ pub(crate) const END: &str = "end";
 /// The changes between two flushes.
 struct Epoch<'a> {
     number: usize,
-    pieces: Vec<PendingChange<'a>>,
+    changes: Vec<PendingChange<'a>>,
     moment: Moment,
 }
 
@@ -168,14 +168,14 @@ pub fn states<B>(
 ) -> Result<Option<B>> {
     let before = base.clone();
     let mut moment = Moment { returned: 0, begun: 0, torn: false };
-    let mut epoch = Epoch { number: 0, pieces: Vec::new(), moment };
+    let mut epoch = Epoch { number: 0, changes: Vec::new(), moment };
     let mut maker = Maker { limits: limits.clone(), numbers: fastrand::Rng::with_seed(limits.seed) };
     for (index, entry) in log.entries().iter().enumerate() {
         match &entry.what {
             Logged::Write { .. } => {
-                epoch.pieces.extend(log.pieces(index).map(|(at, bytes)| PendingChange::Write(at, bytes)))
+                epoch.changes.extend(log.parts(index).map(|(at, bytes)| PendingChange::Write(at, bytes)))
             }
-            Logged::Discard { offset, len } => epoch.pieces.push(PendingChange::Discard(*offset, *len)),
+            Logged::Discard { offset, len } => epoch.changes.push(PendingChange::Discard(*offset, *len)),
             Logged::Mark(mark) if mark == BEGIN => moment.begun += 1,
             Logged::Mark(mark) if mark == END => moment.returned += 1,
             Logged::Mark(_) => {}
@@ -184,7 +184,7 @@ pub fn states<B>(
                 if let ControlFlow::Break(found) = maker.epoch(&epoch, &before, &mut see)? {
                     return Ok(Some(found));
                 }
-                epoch.pieces.drain(..).try_for_each(|piece| piece.apply(&before))?;
+                epoch.changes.drain(..).try_for_each(|change| change.apply(&before))?;
                 epoch.number += 1;
             }
         }
@@ -213,11 +213,11 @@ impl Maker {
         before: &Overlay,
         see: &mut impl FnMut(Crash<'_>) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B>> {
-        let of = epoch.pieces.len();
+        let of = epoch.changes.len();
         let mut chosen = Vec::new();
         self.subsets(of, &mut chosen);
         if self.limits.torn {
-            self.torn(&epoch.pieces, &mut chosen);
+            self.torn(&epoch.changes, &mut chosen);
         }
         let mut wanted = self.limits.most.max(1);
         let mut left = chosen.len();
@@ -233,9 +233,9 @@ impl Maker {
             for &number in &there {
                 match &torn {
                     Some((write, sectors)) if *write == number => {
-                        epoch.pieces[number].apply_sectors(sectors, &device)?;
+                        epoch.changes[number].apply_sectors(sectors, &device)?;
                     }
-                    _ => epoch.pieces[number].apply(&device)?,
+                    _ => epoch.changes[number].apply(&device)?,
                 }
             }
             let moment = Moment { torn: torn.is_some(), ..epoch.moment };
@@ -248,9 +248,9 @@ impl Maker {
     }
 
     /// The states in which one write is torn.
-    fn torn(&mut self, pieces: &[PendingChange<'_>], into: &mut Vec<Chosen>) {
-        for (number, piece) in pieces.iter().enumerate() {
-            let sectors = piece.sectors();
+    fn torn(&mut self, changes: &[PendingChange<'_>], into: &mut Vec<Chosen>) {
+        for (number, change) in changes.iter().enumerate() {
+            let sectors = change.sectors();
             let mut parts: Vec<Vec<usize>> = (1..sectors).map(|written| (0..written).collect()).collect();
             if self.limits.ends {
                 parts.extend((1..sectors).map(|lost| (lost..sectors).collect()));
@@ -258,7 +258,7 @@ impl Maker {
             if sectors > 2 {
                 parts.push((0..sectors).filter(|_| self.numbers.bool()).collect());
             }
-            for part in parts.into_iter().filter(|part| piece.can_tear(part, &self.limits.whole)) {
+            for part in parts.into_iter().filter(|part| change.can_tear(part, &self.limits.whole)) {
                 if number > 0 {
                     into.push((vec![number], Some((number, part.clone()))));
                 }
@@ -329,7 +329,7 @@ mod tests {
         record.flush().unwrap();
         record.mark(END).unwrap();
         record.mark(BEGIN).unwrap();
-        record.write(0, &[9; 8192]).unwrap(); // two pieces
+        record.write(0, &[9; 8192]).unwrap(); // two changes
         let seen = all(&record.log().unwrap(), &UNTORN);
         assert_eq!(seen.len(), 8 + 4);
         let different: BTreeSet<u128> = seen.iter().map(|(print, ..)| *print).collect();

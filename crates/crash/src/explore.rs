@@ -22,7 +22,7 @@ use std::sync::Arc;
 use blockdev::{BlockDevice, Overlay};
 use rustix::io::Errno;
 use serde::Serialize;
-use simdev::{Record, Trace};
+use simdev::{Log, Record, Trace};
 
 use crate::enumerate::{self, BEGIN, Choice, Crash, END, Limits};
 use crate::execute::{self, Answer};
@@ -140,7 +140,7 @@ impl std::ops::AddAssign for Counts {
 /// The kind of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum FindingKind {
     /// An operation has a result other than that of POSIX.
     Answer,
     /// The volume has the wrong content, or is inconsistent, even without a crash.
@@ -173,7 +173,7 @@ pub struct Finding {
     /// The workload.
     pub workload: Workload,
     /// The kind of the finding.
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// The state, unless there was no crash.
     pub at: Option<(Choice, Moment)>,
     /// The fault, as text.
@@ -183,17 +183,17 @@ pub struct Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.kind {
-            Kind::Answer => "an operation returns the wrong answer",
-            Kind::Content => "the volume is wrong even without a crash",
-            Kind::Recovery => "recovery fails",
-            Kind::Inconsistent => "the checker finds problems after recovery",
-            Kind::Guarantee => "the guarantee is broken",
-            Kind::NotIdempotent => "a second recovery is not a no-op",
-            Kind::WorkAfter => "operations on the recovered volume fail",
-            Kind::Again => "a second crash violates the guarantee",
-            Kind::CutRecovery => "a crash during recovery changes the result",
-            Kind::E2fsck => "e2fsck finds problems after recovery",
-            Kind::Panic => "a panic",
+            FindingKind::Answer => "an operation returns the wrong answer",
+            FindingKind::Content => "the volume is wrong even without a crash",
+            FindingKind::Recovery => "recovery fails",
+            FindingKind::Inconsistent => "the checker finds problems after recovery",
+            FindingKind::Guarantee => "the guarantee is broken",
+            FindingKind::NotIdempotent => "a second recovery is not a no-op",
+            FindingKind::WorkAfter => "operations on the recovered volume fail",
+            FindingKind::Again => "a second crash violates the guarantee",
+            FindingKind::CutRecovery => "a crash during recovery changes the result",
+            FindingKind::E2fsck => "e2fsck finds problems after recovery",
+            FindingKind::Panic => "a panic",
         };
         writeln!(f, "{what}: {}", self.why)?;
         if let Some((choice, moment)) = &self.at {
@@ -204,7 +204,7 @@ impl fmt::Display for Finding {
 }
 
 /// The fault of one state: its kind, and a sentence.
-pub(crate) type Wrong = (Kind, String);
+pub(crate) type Wrong = (FindingKind, String);
 
 /// A volume after the setup: the start of the exploration of many workloads.
 pub(crate) struct Start {
@@ -239,7 +239,7 @@ impl<'a> Explorer<'a> {
         let (kind, why) = match outcome {
             Ok(Ok(())) => return None,
             Ok(Err(wrong)) => wrong,
-            Err(panic) => (Kind::Panic, panic_message(&*panic)),
+            Err(panic) => (FindingKind::Panic, panic_message(&*panic)),
         };
         let arguments = self.system.arguments() + &self.options.arguments();
         Some(Finding { arguments, workload: workload.clone(), kind, at, why })
@@ -292,7 +292,7 @@ impl<'a> Explorer<'a> {
         }
         let fresh = match &self.fresh {
             Some(fresh) => fresh.clone(),
-            None => self.fresh.insert(self.system.format().map_err(|why| (Kind::Content, why))?).clone(),
+            None => self.fresh.insert(self.system.format().map_err(|why| (FindingKind::Content, why))?).clone(),
         };
         let device = Overlay::new(fresh);
         let no_space = self.counts.no_space;
@@ -314,7 +314,7 @@ impl<'a> Explorer<'a> {
     /// Runs operations on a recorded device; the last operation of the history is the unmount, as a sync.
     fn record(&mut self, record: &Arc<Record<Overlay, Vec<u8>>>, first: &State, ops: &[Op]) -> Result<History, Wrong> {
         let mut history = History::new(first.clone(), self.system.block_size());
-        let answer = |why: Refused| (Kind::Answer, why);
+        let answer = |why: Refused| (FindingKind::Answer, why);
         let mark = |text| record.mark(text).map_err(internal);
         let mut session = self.system.mount(record.clone()).map_err(answer)?;
         for op in ops {
@@ -335,14 +335,14 @@ impl<'a> Explorer<'a> {
         // on the model this always succeeds
         let _ = history.push(&Op::Sync);
         mark(BEGIN)?;
-        session.unmount().map_err(|why| (Kind::Answer, format!("unmounting: {why}")))?;
+        session.unmount().map_err(|why| (FindingKind::Answer, format!("unmounting: {why}")))?;
         mark(END)?;
         Ok(history)
     }
 
     fn consistent_and_same(&self, device: &Overlay, model: &State) -> Result<State, Wrong> {
         let observed = consistent(self.system, device)?;
-        guarantee::same(model, &observed).map_err(|why| (Kind::Content, why))?;
+        guarantee::same(model, &observed).map_err(|why| (FindingKind::Content, why))?;
         Ok(observed)
     }
 }
@@ -355,7 +355,7 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
 
 /// Checks a volume and returns its state, if the checker finds nothing.
 pub(crate) fn consistent(system: &dyn System, device: &Overlay) -> Result<State, Wrong> {
-    let content = |why: String| (Kind::Content, why);
+    let content = |why: String| (FindingKind::Content, why);
     let problems = system.problems(device).map_err(content)?;
     if let Some(first) = problems.first() {
         return Err(content(format!("{} problems, the first: {first}", problems.len())));
@@ -365,7 +365,7 @@ pub(crate) fn consistent(system: &dyn System, device: &Overlay) -> Result<State,
 
 /// An internal failure of the explorer, impossible because the device is in memory.
 fn internal(e: blockdev::Error) -> Wrong {
-    (Kind::Panic, e.to_string())
+    (FindingKind::Panic, e.to_string())
 }
 
 /// A recovered state.
@@ -408,7 +408,7 @@ impl Verifier<'_> {
 
     fn guarantee(&self, moment: Moment, content: &Content) -> Result<(), Wrong> {
         guarantee::verify(self.system.guarantee(), self.history, moment, content.clean, &content.state)
-            .map_err(|why| (Kind::Guarantee, why))
+            .map_err(|why| (FindingKind::Guarantee, why))
     }
 
     /// Runs the checks that are limited to a sample of the states because of their duration.
@@ -417,7 +417,7 @@ impl Verifier<'_> {
         let is_due = |every: u64| every > 0 && number.is_multiple_of(every);
         if is_due(self.options.work_on_every) {
             self.counts.worked_on += 1;
-            self.work_on(recovered, &content.state).map_err(|why| (Kind::WorkAfter, why))?;
+            self.work_on(recovered, &content.state).map_err(|why| (FindingKind::WorkAfter, why))?;
         }
         if self.system.e2fsck_can_read() && is_due(self.options.e2fsck_every) {
             self.counts.e2fsck += 1;
@@ -433,9 +433,9 @@ impl Verifier<'_> {
     }
 
     fn recover(&self, device: &Arc<Overlay>) -> Result<Content, Wrong> {
-        let clean = self.system.recover(device.clone()).map_err(|why| (Kind::Recovery, why))?;
+        let clean = self.system.recover(device.clone()).map_err(|why| (FindingKind::Recovery, why))?;
         let state = consistent(self.system, device).map_err(|(_, why)| {
-            (Kind::Inconsistent, if clean { format!("the volume is marked clean: {why}") } else { why })
+            (FindingKind::Inconsistent, if clean { format!("the volume is marked clean: {why}") } else { why })
         })?;
         Ok(Content { state, clean })
     }
@@ -445,9 +445,10 @@ impl Verifier<'_> {
     fn recover_again(&self, recovered: &Overlay, content: &Content) -> Result<(), Wrong> {
         let device = Arc::new(recovered.clone());
         let trace = Arc::new(Trace::new(device.clone()));
-        self.system.recover(trace.clone()).map_err(|why| (Kind::Recovery, format!("second recovery: {why}")))?;
+        self.system.recover(trace.clone()).map_err(|why| (FindingKind::Recovery, format!("second recovery: {why}")))?;
         let writes = trace.counters().writes.requests;
-        let changed = |why: String| (Kind::NotIdempotent, format!("{writes} writes in the second recovery: {why}"));
+        let changed =
+            |why: String| (FindingKind::NotIdempotent, format!("{writes} writes in the second recovery: {why}"));
         if writes == 0 {
             return Ok(());
         }
@@ -487,37 +488,42 @@ impl Verifier<'_> {
     /// a sample of these recoveries is interrupted again.
     fn cut_recovery(&mut self, device: &Overlay, moment: Moment, whole: &State, deeper: bool) -> Result<(), Wrong> {
         let record = Arc::new(Record::in_memory(device.clone()));
-        self.system.recover(record.clone()).map_err(|why| (Kind::Recovery, why))?;
+        self.system.recover(record.clone()).map_err(|why| (FindingKind::Recovery, why))?;
         let log = record.log().map_err(internal)?;
-        let limits = Limits {
-            every_subset: 4,
-            lacking_two: 0,
-            samples: 8,
-            whole: self.system.whole(),
-            ..self.options.limits.clone()
-        };
+        let limits = Limits { every_subset: 4, samples: 8, ..self.options.limits.clone() };
+        self.cut_states(&log, device, limits, |this, cut| {
+            let count = if deeper { &mut this.counts.nested } else { &mut this.counts.deeper };
+            *count += 1;
+            let every = this.options.deeper_every;
+            let again = deeper && every > 0 && this.counts.nested.is_multiple_of(every);
+            let moment = Moment { torn: moment.torn || cut.moment.torn, ..moment };
+            let verdict = this.recover(&Arc::new(cut.device.clone())).and_then(|content| {
+                if this.system.guarantee().recovery == Recovery::Mount {
+                    guarantee::same(whole, &content.state).map_err(|why| (FindingKind::Guarantee, why))?;
+                }
+                // a clean mark is now set by the recovery
+                this.guarantee(moment, &Content { clean: false, ..content })?;
+                if again { this.cut_recovery(cut.device, moment, whole, false) } else { Ok(()) }
+            });
+            verdict.map_err(|(_, why)| (FindingKind::CutRecovery, format!("in {}: {why}", cut.choice)))
+        })
+    }
+
+    /// Calls `see` with each different state of a log, until it fails.
+    fn cut_states(
+        &mut self,
+        log: &Log,
+        device: &Overlay,
+        limits: Limits,
+        mut see: impl FnMut(&mut Self, Crash<'_>) -> Result<(), Wrong>,
+    ) -> Result<(), Wrong> {
+        let limits = Limits { lacking_two: 0, whole: self.system.whole(), ..limits };
         let mut seen = HashSet::new();
-        let found = enumerate::states(&log, device, &limits, |cut| {
+        let found = enumerate::states(log, device, &limits, |cut| {
             if !seen.insert(cut.device.fingerprint()) {
                 return ControlFlow::Continue(());
             }
-            let count = if deeper { &mut self.counts.nested } else { &mut self.counts.deeper };
-            *count += 1;
-            let every = self.options.deeper_every;
-            let again = deeper && every > 0 && self.counts.nested.is_multiple_of(every);
-            let moment = Moment { torn: moment.torn || cut.moment.torn, ..moment };
-            let verdict = self.recover(&Arc::new(cut.device.clone())).and_then(|content| {
-                if self.system.guarantee().recovery == Recovery::Mount {
-                    guarantee::same(whole, &content.state).map_err(|why| (Kind::Guarantee, why))?;
-                }
-                // a clean mark is now set by the recovery
-                self.guarantee(moment, &Content { clean: false, ..content })?;
-                if again { self.cut_recovery(cut.device, moment, whole, false) } else { Ok(()) }
-            });
-            match verdict {
-                Ok(()) => ControlFlow::Continue(()),
-                Err((_, why)) => ControlFlow::Break((Kind::CutRecovery, format!("in {}: {why}", cut.choice))),
-            }
+            see(self, cut).map_or_else(ControlFlow::Break, ControlFlow::Continue)
         });
         found.map_err(internal)?.map_or(Ok(()), Err)
     }
@@ -526,7 +532,7 @@ impl Verifier<'_> {
     /// `whole` and the operations since, as the mode guarantees. A write torn by the first crash must not appear
     /// complete because of a part of a later one.
     fn crash_again(&mut self, device: &Overlay, whole: &State) -> Result<(), Wrong> {
-        let failed = |why: Refused| (Kind::Again, why);
+        let failed = |why: Refused| (FindingKind::Again, why);
         let record = Arc::new(Record::in_memory(device.clone()));
         let mut history = History::new(whole.clone(), self.system.block_size());
         let mut session = self.system.mount(record.clone()).map_err(failed)?;
@@ -538,39 +544,23 @@ impl Verifier<'_> {
         }
         drop(session);
         let log = record.log().map_err(internal)?;
-        let limits = Limits {
-            every_subset: 3,
-            lacking_two: 0,
-            samples: 4,
-            ends: true,
-            most: 60,
-            whole: self.system.whole(),
-            ..self.options.limits.clone()
-        };
-        let mut seen = HashSet::new();
-        let found = enumerate::states(&log, device, &limits, |cut| {
-            if !seen.insert(cut.device.fingerprint()) {
-                return ControlFlow::Continue(());
-            }
-            self.counts.again += 1;
-            let verdict = self.recover(&Arc::new(cut.device.clone())).and_then(|content| {
-                guarantee::verify(self.system.guarantee(), &history, cut.moment, content.clean, &content.state)
-                    .map_err(|why| (Kind::Guarantee, why))
+        let limits = Limits { every_subset: 3, samples: 4, ends: true, most: 60, ..self.options.limits.clone() };
+        self.cut_states(&log, device, limits, |this, cut| {
+            this.counts.again += 1;
+            let verdict = this.recover(&Arc::new(cut.device.clone())).and_then(|content| {
+                guarantee::verify(this.system.guarantee(), &history, cut.moment, content.clean, &content.state)
+                    .map_err(|why| (FindingKind::Guarantee, why))
             });
-            match verdict {
-                Ok(()) => ControlFlow::Continue(()),
-                Err((_, why)) => ControlFlow::Break((Kind::Again, format!("second crash in {}: {why}", cut.choice))),
-            }
-        });
-        found.map_err(internal)?.map_or(Ok(()), Err)
+            verdict.map_err(|(_, why)| (FindingKind::Again, format!("second crash in {}: {why}", cut.choice)))
+        })
     }
 
     /// Runs `e2fsck -fn`; an error if it finds problems.
     fn e2fsck(&self, device: &Overlay) -> Result<(), Wrong> {
-        let failed = |e: io::Error| (Kind::E2fsck, format!("cannot ask e2fsck: {e}"));
+        let failed = |e: io::Error| (FindingKind::E2fsck, format!("cannot ask e2fsck: {e}"));
         let file = tempfile::NamedTempFile::new_in(memory()).map_err(failed)?;
         let device: Arc<dyn BlockDevice> = Arc::new(device.clone());
-        self.system.write_for_e2fsck(&device, file.as_file()).map_err(|why| (Kind::E2fsck, why))?;
+        self.system.write_for_e2fsck(&device, file.as_file()).map_err(|why| (FindingKind::E2fsck, why))?;
         let mut command = Command::new(&self.options.e2fsck);
         let ran = command.arg("-fn").arg(file.path()).stdin(Stdio::null()).output().map_err(failed)?;
         if ran.status.success() {
@@ -580,7 +570,7 @@ impl Verifier<'_> {
         if self.system.is_known_to_e2fsck(&said) {
             return Ok(());
         }
-        Err((Kind::E2fsck, format!("{}: {}", ran.status, said.split_whitespace().collect::<Vec<_>>().join(" "))))
+        Err((FindingKind::E2fsck, format!("{}: {}", ran.status, said.split_whitespace().collect::<Vec<_>>().join(" "))))
     }
 }
 

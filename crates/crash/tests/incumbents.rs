@@ -154,10 +154,9 @@ fn the_journal_is_used_unasked_and_the_superblock_is_one_write() {
             superblocks += 1;
             assert!(*offset <= 1024 && offset + len >= 2048, "{offset}, {len}");
         }
-        for (_, piece) in log.pieces(index) {
+        for (_, part) in log.parts(index) {
             // the header of a commit block
-            commits +=
-                piece.chunks(1024).filter(|block| block.starts_with(b"\xC0\x3B\x39\x98\x00\x00\x00\x02")).count();
+            commits += part.chunks(1024).filter(|block| block.starts_with(b"\xC0\x3B\x39\x98\x00\x00\x00\x02")).count();
         }
     }
     assert!(commits > 0 && superblocks > 0, "{commits} commits, the superblock written {superblocks} times");

@@ -5,7 +5,7 @@
 
 use blockdev::{BlockDevice, MemoryDevice};
 use extant_crash::campaign;
-use extant_crash::explore::{Explorer, Kind, Options};
+use extant_crash::explore::{Explorer, FindingKind, Options};
 use extant_crash::guarantee::Guarantee;
 use extant_crash::model::{Body, Node, State};
 use extant_crash::op::{Op, Workload};
@@ -233,15 +233,15 @@ fn the_correct_toy_passes() {
 #[test]
 fn every_broken_toy_is_caught() {
     for (bug, kind) in [
-        (Bug::NoFlushAfterHead, Kind::Guarantee),
-        (Bug::HeadFirst, Kind::Guarantee),
-        (Bug::SameSlot, Kind::Guarantee),
-        (Bug::FsyncForgotten, Kind::Guarantee),
-        (Bug::RecoveryErasesFirst, Kind::CutRecovery),
-        (Bug::WrongAnswer, Kind::Answer),
-        (Bug::LosesOnUnmount, Kind::Content),
-        (Bug::PanicsOnLink, Kind::Panic),
-        (Bug::ReadsWrong, Kind::Answer),
+        (Bug::NoFlushAfterHead, FindingKind::Guarantee),
+        (Bug::HeadFirst, FindingKind::Guarantee),
+        (Bug::SameSlot, FindingKind::Guarantee),
+        (Bug::FsyncForgotten, FindingKind::Guarantee),
+        (Bug::RecoveryErasesFirst, FindingKind::CutRecovery),
+        (Bug::WrongAnswer, FindingKind::Answer),
+        (Bug::LosesOnUnmount, FindingKind::Content),
+        (Bug::PanicsOnLink, FindingKind::Panic),
+        (Bug::ReadsWrong, FindingKind::Answer),
     ] {
         let (toy, options) = (Toy(bug), options());
         let found = Explorer::new(&toy, &options).explore(&WORK.parse().unwrap());
@@ -261,7 +261,7 @@ fn a_finding_is_made_small_and_can_be_repeated() {
     let (_, command) = text.split_once("--workload '").unwrap();
     let again: Workload = command.trim_end_matches('\'').parse().unwrap();
     assert_eq!(again, found.workload);
-    assert_eq!(Explorer::new(&toy, &options).explore(&again).unwrap().kind, Kind::Guarantee);
+    assert_eq!(Explorer::new(&toy, &options).explore(&again).unwrap().kind, FindingKind::Guarantee);
     // the arguments name the closer checks if they found the bug
     let toy = Toy(Bug::RecoveryErasesFirst);
     let report = campaign::run(&toy, &workloads, &options, 1, 1, &|_| {});

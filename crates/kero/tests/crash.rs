@@ -7,7 +7,7 @@ use std::time::Instant;
 use std::sync::Arc;
 
 use blockdev::{BlockDevice, MemoryDevice, Overlay};
-use common::explore::{Count, PendingChange, Plan, explore, pieces};
+use common::explore::{Count, PendingChange, Plan, changes, explore};
 use common::{format_options, mutated};
 use extant_kero::{BLOCK, Kero, Mutant, format};
 use simdev::Record;
@@ -94,7 +94,7 @@ mutants! {
 /// All writes of a recording, in order.
 fn writes(device: &Record<Overlay, Vec<u8>>) -> Vec<PendingChange> {
     let log = device.log().unwrap();
-    (0..log.entries().len()).flat_map(|index| pieces(&log, index)).collect()
+    (0..log.entries().len()).flat_map(|index| changes(&log, index)).collect()
 }
 
 /// The content of blocks 5 and 6 after: a flush of ones; a group that writes twos to both, of which block 5 is lost;
@@ -129,17 +129,17 @@ fn lost_and_found(mutant: Mutant) -> [u8; 2] {
     assert_eq!(seen(&kero), [1, 1]);
     kero.write(5 * BLOCK, &[2; BLOCK as usize]).unwrap();
     kero.flush().unwrap();
-    for piece in writes(&record) {
+    for change in writes(&record) {
         // the block itself, not the headers
         let is_superblock = |at: &u64| kero.layout().superblocks().contains(&(at / BLOCK));
-        if matches!(&piece, PendingChange::Write(at, _) if is_superblock(at)) {
+        if matches!(&change, PendingChange::Write(at, _) if is_superblock(at)) {
             continue;
         }
-        if matches!(&piece, PendingChange::Write(_, bytes) if bytes[..] == [2; BLOCK as usize]) {
-            piece.apply(&again, None);
+        if matches!(&change, PendingChange::Write(_, bytes) if bytes[..] == [2; BLOCK as usize]) {
+            change.apply(&again, None);
         } else if mutant == Mutant::Identity {
             // its header is durable by then, which is the purpose of this test
-            piece.apply(&again, None);
+            change.apply(&again, None);
             break;
         }
     }

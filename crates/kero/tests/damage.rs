@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use blockdev::{BlockDevice, MemoryDevice, Overlay};
-use common::explore::{PendingChange, pieces};
+use common::explore::{PendingChange, changes};
 use common::{format_options, options};
 use extant_kero::bytes::{Placeholder, Record as Header, Superblock};
 use extant_kero::{BLOCK, Error, FormatOptions, Gap, Kero, Layout, Mutant, Options, drain, format};
@@ -424,7 +424,7 @@ fn each_state(base: &Overlay, record: &Record<Overlay, Vec<u8>>, mut see: impl F
     for index in 0..=log.entries().len() {
         let flush = log.entries().get(index).is_none_or(|entry| entry.what == simdev::Logged::Flush);
         if !flush {
-            epoch.extend(pieces(&log, index));
+            epoch.extend(changes(&log, index));
             continue;
         }
         let of = epoch.len();
@@ -442,7 +442,7 @@ fn each_state(base: &Overlay, record: &Record<Overlay, Vec<u8>>, mut see: impl F
                 see(&device);
             }
         }
-        epoch.drain(..).for_each(|piece| piece.apply(&before, None));
+        epoch.drain(..).for_each(|change| change.apply(&before, None));
     }
 }
 

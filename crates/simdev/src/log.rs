@@ -21,13 +21,13 @@
 //!
 //! | kind | content | body |
 //! | --- | --- | --- |
-//! | 1 | piece: bytes that were written, 1 to 4096; pieces are numbered from 0 in the order of the log | the bytes |
-//! | 2 | write | offset on the device (8), length (8), the number (4) of each piece |
+//! | 1 | part: bytes that were written, 1 to 4096; parts are numbered from 0 in the order of the log | the bytes |
+//! | 2 | write | offset on the device (8), length (8), the number (4) of each part |
 //! | 3 | flush | none |
 //! | 4 | discard | offset (8), length (8) |
 //! | 5 | mark: a text by the program that made the changes | text in UTF-8 |
 //!
-//! A write is split into pieces at multiples of 4096 bytes on the device, and a piece with the same bytes as an earlier
+//! A write is split into parts at multiples of 4096 bytes on the device, and a part with the same bytes as an earlier
 //! one is referenced, not stored again; hence the length of a log is about that of the distinct data written. The epoch
 //! of an entry is the number of flushes before it.
 //!
@@ -43,25 +43,25 @@ use blockdev::{BlockDevice, Error, Op, Result};
 
 pub(crate) const MAGIC: &[u8; 8] = b"EXTANTLG";
 pub(crate) const VERSION: u32 = 1;
-/// The length of a piece, unless the write begins or ends inside it.
-pub(crate) const PIECE: u64 = 4096;
+/// The length of a part, unless the write begins or ends inside it.
+pub(crate) const PART: u64 = 4096;
 
 pub(crate) mod kind {
-    pub(crate) const PIECE: u8 = 1;
+    pub(crate) const PART: u8 = 1;
     pub(crate) const WRITE: u8 = 2;
     pub(crate) const FLUSH: u8 = 3;
     pub(crate) const DISCARD: u8 = 4;
     pub(crate) const MARK: u8 = 5;
 }
 
-/// The pieces of a write of `len` bytes at `offset`: the offset of each on the device, and its length.
-pub(crate) fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
+/// The parts of a write of `len` bytes at `offset`: the offset of each on the device, and its length.
+pub(crate) fn parts(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
     let end = offset.saturating_add(len);
     let mut at = offset;
     std::iter::from_fn(move || {
-        let piece = (at, (PIECE - at % PIECE).min(end - at));
-        at += piece.1;
-        (piece.1 > 0).then_some(piece)
+        let part = (at, (PART - at % PART).min(end - at));
+        at += part.1;
+        (part.1 > 0).then_some(part)
     })
 }
 
@@ -99,7 +99,7 @@ pub struct Entry {
 /// The operation or mark that an [`Entry`] records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Logged {
-    /// A completed write; [`Log::pieces`] has the bytes.
+    /// A completed write; [`Log::parts`] has the bytes.
     Write {
         /// First byte on the device.
         offset: u64,
@@ -126,10 +126,10 @@ pub struct Log {
     sector: u32,
     len: u64,
     entries: Vec<Entry>,
-    /// For each entry the range of its piece numbers in `bytes`; empty unless it is a write.
+    /// For each entry the range of its part numbers in `bytes`; empty unless it is a write.
     numbers: Vec<Range<usize>>,
-    /// The range of each piece in `bytes`.
-    pieces: Vec<Range<usize>>,
+    /// The range of each part in `bytes`.
+    parts: Vec<Range<usize>>,
     end: usize,
 }
 
@@ -171,7 +171,7 @@ impl Log {
             len,
             entries: Vec::new(),
             numbers: Vec::new(),
-            pieces: Vec::new(),
+            parts: Vec::new(),
             end: header(sector, len).len(),
             bytes,
         };
@@ -200,7 +200,7 @@ impl Log {
         (xxh3_64_with_seed(self.bytes.get(at..body.end)?, at as u64) == check).then_some((kind, body))
     }
 
-    /// Interprets a record: `Some(None)` for a piece, which is not an entry of its own; `None` for invalid content.
+    /// Interprets a record: `Some(None)` for a part, which is not an entry of its own; `None` for invalid content.
     fn interpret(&mut self, kind: u8, body: Range<usize>) -> Option<Option<Logged>> {
         let bytes = self.bytes.get(body.clone())?;
         let extent = || {
@@ -209,19 +209,19 @@ impl Log {
             (offset.checked_add(len)? <= self.len).then_some((offset, len))
         };
         match kind {
-            kind::PIECE => {
-                self.pieces.push(body);
+            kind::PART => {
+                self.parts.push(body);
                 Some(None)
             }
             kind::WRITE => {
                 let (offset, len) = extent()?;
                 let numbers = bytes.get(16..)?;
-                let expected = pieces(offset, len).map(Some).chain(std::iter::repeat(None));
+                let expected = parts(offset, len).map(Some).chain(std::iter::repeat(None));
                 let mut rest = len;
-                for (number, piece) in numbers.chunks(4).zip(expected) {
+                for (number, part) in numbers.chunks(4).zip(expected) {
                     let number = u32::from_le_bytes(number.try_into().ok()?);
-                    let stored = self.pieces.get(number as usize)?.len() as u64;
-                    rest -= piece.filter(|(_, len)| *len == stored)?.1;
+                    let stored = self.parts.get(number as usize)?.len() as u64;
+                    rest -= part.filter(|(_, len)| *len == stored)?.1;
                 }
                 (rest == 0).then_some(Some(Logged::Write { offset, len }))
             }
@@ -255,9 +255,9 @@ impl Log {
         (self.bytes.len() - self.end) as u64
     }
 
-    /// The pieces of the write in entry `index`, from its first byte to its last: the first byte of each on the device,
+    /// The parts of the write in entry `index`, from its first byte to its last: the first byte of each on the device,
     /// and its bytes, split at multiples of 4096. None for an entry that is not a write, or does not exist.
-    pub fn pieces(&self, index: usize) -> impl Iterator<Item = (u64, &[u8])> {
+    pub fn parts(&self, index: usize) -> impl Iterator<Item = (u64, &[u8])> {
         let offset = match self.entries.get(index).map(|entry| &entry.what) {
             Some(Logged::Write { offset, .. }) => *offset,
             _ => 0,
@@ -265,10 +265,10 @@ impl Log {
         let numbers = self.numbers.get(index).cloned().unwrap_or_default();
         let stored = self.bytes[numbers].chunks_exact(4).map(|n| u32::from_le_bytes([n[0], n[1], n[2], n[3]]));
         stored.scan(offset, |at, number| {
-            let piece = &self.bytes[self.pieces[number as usize].clone()]; // both were checked by `parse`
+            let part = &self.bytes[self.parts[number as usize].clone()]; // both were checked by `parse`
             let start = *at;
-            *at += piece.len() as u64;
-            Some((start, piece))
+            *at += part.len() as u64;
+            Some((start, part))
         })
     }
 
@@ -278,7 +278,7 @@ impl Log {
     /// Those of the device.
     pub fn apply(&self, index: usize, device: &dyn BlockDevice) -> Result<()> {
         match self.entries.get(index).map(|entry| &entry.what) {
-            Some(Logged::Write { .. }) => self.pieces(index).try_for_each(|(at, bytes)| device.write(at, bytes)),
+            Some(Logged::Write { .. }) => self.parts(index).try_for_each(|(at, bytes)| device.write(at, bytes)),
             Some(Logged::Flush) => device.flush(),
             Some(Logged::Discard { offset, len }) => device.discard(*offset, *len),
             Some(Logged::Mark(_)) | None => Ok(()),
@@ -316,10 +316,10 @@ mod tests {
 
     #[test]
     fn records_that_contradict_the_log_are_refused() {
-        let piece = (kind::PIECE, &[7; 4096][..]);
-        assert_eq!(log(&[piece, (kind::WRITE, &write(4096, 4096, &[0]))]).unwrap().entries().len(), 1);
+        let part = (kind::PART, &[7; 4096][..]);
+        assert_eq!(log(&[part, (kind::WRITE, &write(4096, 4096, &[0]))]).unwrap().entries().len(), 1);
         let wrong: [(u8, &[u8]); 15] = [
-            (kind::WRITE, &write(4096, 4096, &[1])),     // no such piece
+            (kind::WRITE, &write(4096, 4096, &[1])),     // no such part
             (kind::WRITE, &write(4096, 4096, &[])),      // too few
             (kind::WRITE, &write(4096, 4096, &[0, 0])),  // too many
             (kind::WRITE, &write(4096, 4095, &[0])),     // too long
@@ -336,14 +336,14 @@ mod tests {
             (99, &[]),
         ];
         for (n, record) in wrong.into_iter().enumerate() {
-            let Err(Error::Corrupt { offset, .. }) = log(&[piece, record]) else { panic!("{n}: {record:?}") };
+            let Err(Error::Corrupt { offset, .. }) = log(&[part, record]) else { panic!("{n}: {record:?}") };
             assert_eq!(offset, 32 + 4096 + 13);
         }
     }
 
     #[test]
-    fn pieces_are_cut_where_the_device_is() {
-        let cut = |offset, len| pieces(offset, len).collect::<Vec<_>>();
+    fn parts_are_cut_where_the_device_is() {
+        let cut = |offset, len| parts(offset, len).collect::<Vec<_>>();
         assert_eq!(cut(0, 0), []);
         assert_eq!(cut(4096, 8192), [(4096, 4096), (8192, 4096)]);
         assert_eq!(cut(4095, 4098), [(4095, 1), (4096, 4096), (8192, 1)]);

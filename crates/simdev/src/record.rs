@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::log::{Log, header, kind, pieces, record};
+use crate::log::{Log, header, kind, parts, record};
 use blockdev::{BlockDevice, Error, Geometry, Op, Read, Result, Write};
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ struct Recorder<W> {
     /// Bytes written to the sink.
     end: u64,
     entries: u64,
-    /// The number of each piece in the log, by its hash.
+    /// The number of each part in the log, by its hash.
     numbers: HashMap<u128, u32>,
     broken: bool,
 }
@@ -36,22 +36,22 @@ impl<W: io::Write> Recorder<W> {
         let bytes = record(self.end, kind, len, body);
         self.sink.write_all(&bytes)?;
         self.end += bytes.len() as u64;
-        self.entries += u64::from(kind != kind::PIECE);
+        self.entries += u64::from(kind != kind::PART);
         if matches!(kind, kind::FLUSH | kind::MARK) { self.sink.flush() } else { Ok(()) }
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let len = data.len() as u64;
         let mut stored = Vec::new();
-        for (at, len) in pieces(offset, len) {
+        for (at, len) in parts(offset, len) {
             let start = (at - offset) as usize;
-            let piece = &data[start..start + len as usize];
-            let hash = xxh3_128(piece);
+            let part = &data[start..start + len as usize];
+            let hash = xxh3_128(part);
             let number = match self.numbers.get(&hash) {
                 Some(&number) => number,
                 None => {
                     let number = u32::try_from(self.numbers.len()).map_err(io::Error::other)?;
-                    self.put(kind::PIECE, &[piece])?;
+                    self.put(kind::PART, &[part])?;
                     self.numbers.insert(hash, number);
                     number
                 }

@@ -21,7 +21,7 @@ enum Change {
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    // runs of few different bytes, so that pieces repeat
+    // runs of few different bytes, so that parts repeat
     (prop_oneof![0..300_usize, Just(4096), 0..20_000_usize], 0..4_u8).prop_map(|(len, byte)| vec![byte; len])
 }
 
@@ -148,19 +148,19 @@ proptest! {
 }
 
 #[test]
-fn the_bytes_of_a_write_come_back_in_pieces() {
+fn the_bytes_of_a_write_come_back_in_parts() {
     let recorded = Record::in_memory(device());
     let data = Rng::new(9).bytes(10_000);
     recorded.write(4000, &data).unwrap();
     recorded.flush().unwrap();
     let log = recorded.log().unwrap();
-    let pieces: Vec<_> = log.pieces(0).collect();
+    let parts: Vec<_> = log.parts(0).collect();
     assert_eq!(
-        pieces.iter().map(|(at, bytes)| (*at, bytes.len())).collect::<Vec<_>>(),
+        parts.iter().map(|(at, bytes)| (*at, bytes.len())).collect::<Vec<_>>(),
         [(4000, 96), (4096, 4096), (8192, 4096), (12_288, 1712)]
     );
-    assert_eq!(pieces.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect::<Vec<_>>(), data);
-    assert_eq!(log.pieces(1).count() + log.pieces(2).count(), 0);
+    assert_eq!(parts.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect::<Vec<_>>(), data);
+    assert_eq!(log.parts(1).count() + log.parts(2).count(), 0);
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub(crate) fn recorded(bytes: &[u8]) -> Option<(Vec<u8>, Log)> {
 
 /// Repeats one write of the log in `state`, but only the first `sectors` sectors of it.
 pub(crate) fn redo(log: &Log, entry: usize, state: &mut [u8], sectors: u64) {
-    for (offset, piece) in log.pieces(entry) {
+    for (offset, piece) in log.parts(entry) {
         let start = match log.entries()[entry].what {
             Logged::Write { offset, .. } => offset,
             _ => continue,

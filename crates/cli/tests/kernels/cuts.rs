@@ -60,7 +60,7 @@ fn copy(from: &Path, to: &Path) {
 fn apply(log: &Log, entry: usize, image: &File, most: u64) {
     match log.entries()[entry].what {
         Logged::Write { offset, .. } => {
-            for (at, piece) in log.pieces(entry) {
+            for (at, piece) in log.parts(entry) {
                 let len = offset.saturating_add(most).saturating_sub(at).min(piece.len() as u64) as usize;
                 image.write_all_at(&piece[..len], at).unwrap();
             }

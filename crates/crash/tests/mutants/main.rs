@@ -13,7 +13,7 @@ mod space_maps;
 use blockdev::BlockDevice;
 use device_mutant::{DeviceMutant, Mutated};
 use extant_crash::enumerate::Limits;
-use extant_crash::explore::{Explorer, Finding, Kind as Wrong, Options};
+use extant_crash::explore::{Explorer, Finding, FindingKind, Options};
 use extant_crash::extant_system::Ext;
 use extant_crash::generate;
 use extant_crash::guarantee::Guarantee;
@@ -217,7 +217,7 @@ fn caught_in(broken: &Broken, workloads: &[Workload]) {
     let seconds = begun.elapsed().as_secs_f64();
     let found = found.unwrap_or_else(|| panic!("{} is not detected in {states} states", broken.arguments()));
     // results of operations do not depend on the device
-    assert!(!matches!(found.kind, Wrong::Answer | Wrong::Panic), "{found}");
+    assert!(!matches!(found.kind, FindingKind::Answer | FindingKind::Panic), "{found}");
     println!("{}: detected after {states} states, {seconds:.2} s: {found}", broken.arguments());
 }
 

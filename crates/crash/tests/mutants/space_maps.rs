@@ -1,6 +1,6 @@
 //! Mutants of space maps: in folding a tree, in the log, and in reallocation.
 
-use super::{Explorer, Options, Wrong};
+use super::{Explorer, FindingKind, Options};
 use extant_crash::extant_system::Ext;
 use extant_crash::op::Workload;
 use fs::Mutant;
@@ -33,7 +33,7 @@ fn explored(mode: &str, mutant: Mutant) -> (Option<extant_crash::explore::Findin
 fn caught(mode: &str, mutant: Mutant) {
     let (found, states) = explored(mode, mutant);
     let found = found.unwrap_or_else(|| panic!("{mutant:?} is not detected in {states} states"));
-    assert!(found.kind != Wrong::Panic, "{found}");
+    assert!(found.kind != FindingKind::Panic, "{found}");
     println!("{mode}, {mutant:?}: detected after {states} states: {found}");
 }
 

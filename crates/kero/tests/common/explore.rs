@@ -346,11 +346,11 @@ impl PendingChange {
     }
 }
 
-/// The pieces that are there, and one that is torn, with its sectors.
+/// The changes that are there, and one that is torn, with its sectors.
 type Chosen = (Vec<usize>, Option<(usize, Vec<usize>)>);
 
-fn choices(pieces: &[PendingChange], most: usize, rng: &mut Rng) -> Vec<Chosen> {
-    let of = pieces.len();
+fn choices(changes: &[PendingChange], most: usize, rng: &mut Rng) -> Vec<Chosen> {
+    let of = changes.len();
     let mut chosen: Vec<Chosen> = Vec::new();
     if of <= 5 {
         chosen.extend((0..1u32 << of).map(|mask| ((0..of).filter(|bit| mask >> bit & 1 == 1).collect(), None)));
@@ -362,8 +362,8 @@ fn choices(pieces: &[PendingChange], most: usize, rng: &mut Rng) -> Vec<Chosen> 
             chosen.extend((0..8).map(|_| ((0..of).filter(|_| rng.chance(percent)).collect(), None)));
         }
     }
-    for (number, piece) in pieces.iter().enumerate() {
-        let PendingChange::Write(_, bytes) = piece else { continue };
+    for (number, change) in changes.iter().enumerate() {
+        let PendingChange::Write(_, bytes) = change else { continue };
         let sectors = bytes.len().div_ceil(SECTOR);
         if sectors < 2 {
             continue;
@@ -386,9 +386,9 @@ fn choices(pieces: &[PendingChange], most: usize, rng: &mut Rng) -> Vec<Chosen> 
     chosen
 }
 
-pub(crate) fn pieces(log: &Log, index: usize) -> Vec<PendingChange> {
+pub(crate) fn changes(log: &Log, index: usize) -> Vec<PendingChange> {
     match log.entries()[index].what {
-        Logged::Write { .. } => log.pieces(index).map(|(at, bytes)| PendingChange::Write(at, bytes.to_vec())).collect(),
+        Logged::Write { .. } => log.parts(index).map(|(at, bytes)| PendingChange::Write(at, bytes.to_vec())).collect(),
         Logged::Discard { offset, len } => vec![PendingChange::Discard(offset, len)],
         _ => Vec::new(),
     }
@@ -408,9 +408,9 @@ fn cut(work: &Work<'_>, base: &Overlay, rng: &mut Rng, depth: u32) -> Result<Cou
             }
             Logged::Flush => {
                 states(work, &before, &epoch, moment, rng, depth, &mut seen, &mut count)?;
-                epoch.drain(..).for_each(|piece: PendingChange| piece.apply(&before, None));
+                epoch.drain(..).for_each(|change: PendingChange| change.apply(&before, None));
             }
-            _ => epoch.extend(pieces(&log, index)),
+            _ => epoch.extend(changes(&log, index)),
         }
     }
     states(work, &before, &epoch, moment, rng, depth, &mut seen, &mut count)?;

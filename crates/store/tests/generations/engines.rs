@@ -9,7 +9,7 @@ use std::time::Duration;
 fn log_text(device: &simdev::Record<blockdev::MemoryDevice, Vec<u8>>) -> String {
     let log = device.log().unwrap();
     let describe = |(index, entry): (usize, &simdev::Entry)| match entry.what {
-        Logged::Write { offset: MARK_AT, .. } => char::from(log.pieces(index).next().unwrap().1[0]),
+        Logged::Write { offset: MARK_AT, .. } => char::from(log.parts(index).next().unwrap().1[0]),
         Logged::Write { .. } => 'w',
         Logged::Flush => '|',
         _ => '?',

@@ -90,7 +90,7 @@ impl<'a> Progress<'a> {
         let state = self.flushed.0.clone();
         let likely = rng.between(10, 90);
         for index in self.flushed.1..self.point {
-            for (at, bytes) in self.log.pieces(index) {
+            for (at, bytes) in self.log.parts(index) {
                 for (n, part) in bytes.chunks(piece).enumerate() {
                     if rng.chance(likely) {
                         state.write(at + (n * piece) as u64, part).unwrap();
