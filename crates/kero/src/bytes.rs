@@ -94,8 +94,8 @@ disk_struct! {
         0x50 s_checkpoint_sequence: U64,
         /// `r_group` of that record
         0x58 s_checkpoint_group: U64,
-        /// `r_epoch` of the opening that writes to the layer
-        0x60 s_epoch: U64,
+        /// `r_instance` of the opening that writes to the layer
+        0x60 s_instance: U64,
         /// 0
         0x68 s_reserved: [u8; 404],
         /// CRC32C of the preceding 508 bytes
@@ -143,7 +143,7 @@ disk_struct! {
         /// number of the group
         0x20 r_group: U64,
         /// random, new at each opening for writing
-        0x28 r_epoch: U64,
+        0x28 r_instance: U64,
         /// `r_checksum` of the previous record
         0x30 r_before: U32,
         /// entries
@@ -208,8 +208,8 @@ pub struct Superblock {
     pub sequence: u64,
     /// The group of the record there.
     pub group: u64,
-    /// The epoch of the instance that writes.
-    pub epoch: u64,
+    /// The number of the instance that writes: random, new at each opening for writing.
+    pub instance: u64,
 }
 
 impl Superblock {
@@ -236,7 +236,7 @@ impl Superblock {
             s_checkpoint_checksum: self.checksum.into(),
             s_checkpoint_sequence: self.sequence.into(),
             s_checkpoint_group: self.group.into(),
-            s_epoch: self.epoch.into(),
+            s_instance: self.instance.into(),
             s_reserved: [0; 404],
             s_checksum: 0.into(),
         };
@@ -287,7 +287,7 @@ impl Superblock {
             checksum: disk.s_checkpoint_checksum.get(),
             sequence: disk.s_checkpoint_sequence.get(),
             group: disk.s_checkpoint_group.get(),
-            epoch: disk.s_epoch.get(),
+            instance: disk.s_instance.get(),
         })
     }
 }
@@ -447,7 +447,7 @@ pub struct Record {
     /// The number of its group.
     pub group: u64,
     /// A random number, new at each opening for writing.
-    pub epoch: u64,
+    pub instance: u64,
     /// The checksum of the previous header.
     pub before: u32,
     /// Whether it is the last record of its group.
@@ -474,7 +474,7 @@ impl Record {
             r_uuid: *uuid,
             r_sequence: self.sequence.into(),
             r_group: self.group.into(),
-            r_epoch: self.epoch.into(),
+            r_instance: self.instance.into(),
             r_before: self.before.into(),
             r_entries: U16::new(self.entries.len() as u16),
             r_payload: U16::new(self.payload() as u16),
@@ -549,7 +549,7 @@ impl Record {
         Self {
             sequence: disk.r_sequence.get(),
             group: disk.r_group.get(),
-            epoch: disk.r_epoch.get(),
+            instance: disk.r_instance.get(),
             before: disk.r_before.get(),
             last: disk.r_flags.get() & LAST != 0,
             checkpoint: disk.r_flags.get() & CHECKPOINT != 0,

@@ -196,7 +196,7 @@ impl<D: BlockDevice> Kero<D> {
             older_version: located.superblocks.iter().flatten().any(|superblock| superblock.version < VERSION),
             sequence: found.sequence,
             group: found.group,
-            epoch: fastrand::u64(..),
+            instance: fastrand::u64(..),
             before: found.before,
             left: Vec::new(),
             homes: [found.homes, NumberSet::default()],

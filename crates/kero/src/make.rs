@@ -100,7 +100,7 @@ fn first_checkpoint(layout: Layout, uuid: [u8; 16], content: bool) -> (Vec<u8>, 
     let parts: Vec<&[u8]> = bytes.chunks(BLOCK as usize).collect();
     let (mut out, mut before, mut first, mut number) = (Vec::new(), 0, None, 0);
     let mut records = parts.chunks(fits).zip(1..).peekable();
-    let epoch = fastrand::u64(..);
+    let instance = fastrand::u64(..);
     while let Some((parts, sequence)) = records.next() {
         let entries = (number..)
             .zip(parts)
@@ -108,7 +108,7 @@ fn first_checkpoint(layout: Layout, uuid: [u8; 16], content: bool) -> (Vec<u8>, 
             .collect();
         number += parts.len() as u32;
         let last = records.peek().is_none();
-        let record = Record { sequence, group: 1, epoch, before, last, checkpoint: true, entries };
+        let record = Record { sequence, group: 1, instance, before, last, checkpoint: true, entries };
         let (header, checksum) = record.encode(&uuid);
         out.extend_from_slice(&header);
         parts.iter().for_each(|part| out.extend_from_slice(part));
@@ -125,7 +125,7 @@ fn first_checkpoint(layout: Layout, uuid: [u8; 16], content: bool) -> (Vec<u8>, 
         checksum: first.unwrap_or_default(),
         sequence: 1,
         group: 1,
-        epoch,
+        instance,
     };
     (out, superblock)
 }

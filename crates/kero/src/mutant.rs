@@ -30,11 +30,11 @@ pub enum Mutant {
     /// A block that the last group lists as written home is overwritten in place.
     FreshOverLast,
     /// A group that opening rejected is not voided before other writes.
-    RefusedStays,
+    RejectedNotVoided,
     /// A gap is possible before the first record after opening.
     GapAtOnce,
     /// Content that opening read is assumed to be durable.
-    BelievesMemory,
+    TrustRead,
     /// Another instance that writes to the device is not detected.
-    Unlooked,
+    NoInstanceCheck,
 }

@@ -2,7 +2,7 @@
 //! that it could be read is written again before the first change.
 //!
 //! 1. A record continues the log if it has the next sequence number and the checksum of the previous header, and its
-//!    group is the open one with the same epoch, or the next one after a complete group.
+//!    group is the open one with the same instance number, or the next one after a complete group.
 //! 2. The header of a group proves the previous group. The content of the last group is verified, block by block.
 //! 3. A record that does not continue the log is its ordinary end, unless a later header belongs to a group that was
 //!    begun only after the broken one was durable.
@@ -61,7 +61,8 @@ pub(crate) struct Unproved {
 }
 
 impl Unproved {
-    /// Writes it again as it is read now, with this epoch in the superblock, which is returned; a flush has to follow.
+    /// Writes it again as it is read now, with this instance number in the superblock, which is returned; a flush has to
+    /// follow.
     ///
     /// # Errors
     /// Those of the device; [`Corrupt`] if the group is not there any more: it was in memory alone; and
@@ -70,7 +71,7 @@ impl Unproved {
         &self,
         device: &dyn BlockDevice,
         (layout, uuid): (Layout, [u8; 16]),
-        epoch: u64,
+        instance: u64,
         mutant: Mutant,
     ) -> Result<Superblock> {
         let walk = Walk { device, layout, uuid, mutant, ahead: RefCell::default() };
@@ -92,7 +93,7 @@ impl Unproved {
                 .then_some(())
                 .ok_or_else(gone)?;
         }
-        let superblock = Superblock { version: VERSION, epoch, ..superblock };
+        let superblock = Superblock { version: VERSION, instance, ..superblock };
         device.write(superblock.place(index), &superblock.encode())?;
         Ok(superblock)
     }
@@ -216,8 +217,8 @@ impl Walk<'_> {
         let (mut group, mut blocks): (GroupRecords, u64) = (Vec::new(), 0);
         loop {
             let Some((record, slot, behind)) = self.record(&at)? else { return Ok((None, !group.is_empty())) };
-            let epoch = group.first().map_or(record.epoch, |(first, _)| first.epoch);
-            let same_run = record.epoch == epoch || self.mutant == Mutant::OldEnd;
+            let instance = group.first().map_or(record.instance, |(first, _)| first.instance);
+            let same_run = record.instance == instance || self.mutant == Mutant::OldEnd;
             if record.group != number || !same_run {
                 return Ok((None, !group.is_empty()));
             }

@@ -75,7 +75,7 @@ pub(crate) struct State {
     pub(crate) sequence: u64,
     /// The newest group whose last record was written.
     pub(crate) group: u64,
-    pub(crate) epoch: u64,
+    pub(crate) instance: u64,
     /// The checksum of the newest header.
     pub(crate) before: u32,
     /// Slots that are freed by records which are not durable yet.
@@ -100,7 +100,7 @@ pub(crate) struct State {
     pub(crate) refused: bool,
     /// The content that opening accepted and that was not written again yet.
     pub(crate) unproved: Option<Unproved>,
-    /// The index of the newest superblock, and its content: another instance would have written its own epoch there.
+    /// The index of the newest superblock, and its content: another instance would have written its number there.
     pub(crate) superblock: (usize, Superblock),
     /// Another instance was found to have done so: locations in the table may be overwritten at any time.
     pub(crate) taken: bool,
@@ -257,7 +257,7 @@ impl State {
             let record = Record {
                 sequence: self.sequence,
                 group,
-                epoch: self.epoch,
+                instance: self.instance,
                 before: self.before,
                 last: last && done,
                 checkpoint,
@@ -410,7 +410,7 @@ impl State {
     }
 
     /// Runs before all changes: checks whether another instance writes to the device; before the first change makes the
-    /// content durable that opening accepted, with this instance's epoch, and voids the group that it rejected.
+    /// content durable that opening accepted, with this instance's number, and voids the group that it rejected.
     pub(crate) fn settle(&mut self, device: &dyn BlockDevice) -> Result<()> {
         let settled = self.try_settle(device);
         self.taken |= matches!(settled, Err(Error::Taken { .. }));
@@ -419,13 +419,13 @@ impl State {
 
     fn try_settle(&mut self, device: &dyn BlockDevice) -> Result<()> {
         let (index, superblock) = self.superblock;
-        match self.unproved.filter(|_| self.mutant != Mutant::BelievesMemory) {
+        match self.unproved.filter(|_| self.mutant != Mutant::TrustRead) {
             Some(unproved) => {
-                let superblock = unproved.write_again(device, (self.layout, self.uuid), self.epoch, self.mutant)?;
+                let superblock = unproved.write_again(device, (self.layout, self.uuid), self.instance, self.mutant)?;
                 self.superblock = (index, superblock);
                 device.flush()?;
             }
-            None if self.mutant == Mutant::Unlooked => {}
+            None if self.mutant == Mutant::NoInstanceCheck => {}
             None => superblock.verify_unchanged(device, index)?,
         }
         self.unproved = None;
@@ -443,7 +443,7 @@ impl State {
 
     /// Writes an empty group over one that opening rejected.
     fn make_void(&mut self, device: &dyn BlockDevice) -> Result<()> {
-        if !std::mem::take(&mut self.refused) || self.mutant == Mutant::RefusedStays {
+        if !std::mem::take(&mut self.refused) || self.mutant == Mutant::RejectedNotVoided {
             return Ok(());
         }
         self.emit(device, &[], &[], (true, false))?;
@@ -580,7 +580,7 @@ impl State {
             checksum,
             sequence,
             group,
-            epoch: self.epoch,
+            instance: self.instance,
         };
         let index = self.superblock.0 ^ 1;
         device.write(superblock.place(index), &superblock.encode())?;

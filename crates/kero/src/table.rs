@@ -14,8 +14,8 @@ const NONE: u32 = u32::MAX;
 const EMPTY: u32 = 0;
 /// The bit of a bucket for hot blocks: written again soon after they were written.
 const HOT: u32 = 1 << 31;
-/// The number of blocks of a zone, the unit of counts.
-const ZONE: u32 = 512;
+/// The number of blocks of a span, the unit of counts.
+const SPAN: u32 = 512;
 
 /// The table. Its memory is fixed by the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub(crate) struct Table {
     buckets: Vec<u32>,
     /// The block of each slot.
     addresses: Vec<u32>,
-    /// Mapped blocks of each zone.
-    zones: Vec<u16>,
+    /// Mapped blocks of each span.
+    spans: Vec<u16>,
     /// A bit per MiB: whether it has content.
     content: Vec<u8>,
     mapped: u32,
@@ -37,7 +37,7 @@ impl Table {
         Self {
             buckets: vec![EMPTY; slots + slots / 9 + 8],
             addresses: vec![NONE; slots],
-            zones: vec![0; layout.data.div_ceil(ZONE) as usize],
+            spans: vec![0; layout.data.div_ceil(SPAN) as usize],
             content: vec![if content { 0xFF } else { 0 }; layout.mibs().div_ceil(8) as usize],
             mapped: 0,
         }
@@ -50,7 +50,7 @@ impl Table {
 
     /// The memory of the table in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        4 * (self.buckets.len() + self.addresses.len()) + 2 * self.zones.len() + self.content.len()
+        4 * (self.buckets.len() + self.addresses.len()) + 2 * self.spans.len() + self.content.len()
     }
 
     fn bucket(&self, address: u32) -> usize {
@@ -86,9 +86,9 @@ impl Table {
 
     /// Whether none of `count` blocks from `address` is mapped. May return `false` although none is.
     pub(crate) fn unmapped(&self, address: u32, count: u32) -> bool {
-        let (first, last) = (address / ZONE, (u64::from(address) + u64::from(count.max(1)) - 1) / u64::from(ZONE));
-        let zones = self.zones.get(first as usize..=last as usize).unwrap_or_default();
-        zones.iter().all(|mapped| *mapped == 0)
+        let (first, last) = (address / SPAN, (u64::from(address) + u64::from(count.max(1)) - 1) / u64::from(SPAN));
+        let spans = self.spans.get(first as usize..=last as usize).unwrap_or_default();
+        spans.iter().all(|mapped| *mapped == 0)
     }
 
     /// The slot of a block.
@@ -119,8 +119,8 @@ impl Table {
             self.addresses[left as usize] = NONE;
         } else {
             self.mapped += 1;
-            if let Some(zone) = self.zones.get_mut((address / ZONE) as usize) {
-                *zone += 1;
+            if let Some(span) = self.spans.get_mut((address / SPAN) as usize) {
+                *span += 1;
             }
         }
         self.buckets[bucket] = (slot + 1) | if hot { HOT } else { 0 };
@@ -156,8 +156,8 @@ impl Table {
         self.buckets[hole] = EMPTY;
         self.addresses[slot as usize] = NONE;
         self.mapped -= 1;
-        if let Some(zone) = self.zones.get_mut((address / ZONE) as usize) {
-            *zone -= 1;
+        if let Some(span) = self.spans.get_mut((address / SPAN) as usize) {
+            *span -= 1;
         }
         Some(slot)
     }
@@ -260,7 +260,7 @@ mod tests {
     fn a_slot_takes_no_more_than_the_bound() {
         let layout = Layout::new(1 << 26, 1 << 20, 256).unwrap();
         let table = Table::new(&layout, true);
-        let fixed = 2 * table.zones.len() + table.content.len();
+        let fixed = 2 * table.spans.len() + table.content.len();
         assert!((table.bytes() - fixed) as f64 / f64::from(layout.log) <= 8.5);
     }
 

@@ -149,5 +149,5 @@ fn lost_and_found(mutant: Mutant) -> [u8; 2] {
 #[test]
 fn a_refused_group_does_not_come_back() {
     assert_eq!(lost_and_found(Mutant::Identity), [1, 1]);
-    assert_eq!(lost_and_found(Mutant::RefusedStays), [2, 2], "the mutant shows a state of no flush");
+    assert_eq!(lost_and_found(Mutant::RejectedNotVoided), [2, 2], "the mutant shows a state of no flush");
 }

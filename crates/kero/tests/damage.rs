@@ -662,6 +662,6 @@ fn a_flush_that_failed_leaves_nothing_to_believe() {
     for failing in 0..80 {
         after_a_failed_flush(Mutant::Identity, failing).unwrap_or_else(|error| panic!("request {failing}: {error}"));
     }
-    let caught = |failing: &u64| after_a_failed_flush(Mutant::BelievesMemory, *failing).is_err();
+    let caught = |failing: &u64| after_a_failed_flush(Mutant::TrustRead, *failing).is_err();
     assert!((0..80).any(|failing| caught(&failing)), "the mutant loses acknowledged data");
 }

@@ -210,7 +210,7 @@ fn nothing_that_was_acknowledged_is_lost() {
         let refused = race(Mutant::Identity, &mut case.rng()).unwrap();
         assert!(refused > 20, "{refused}");
     }
-    let lost = cases("three_openings", 12).any(|case| race(Mutant::Unlooked, &mut case.rng()).is_err());
+    let lost = cases("three_openings", 12).any(|case| race(Mutant::NoInstanceCheck, &mut case.rng()).is_err());
     assert!(lost, "without the check acknowledged data is lost");
 }
 
@@ -229,7 +229,7 @@ fn the_look_takes_a_disk_little() {
         }
         (kero.device().clock() - begun).as_secs_f64()
     };
-    let (with, without) = (time(Mutant::Identity), time(Mutant::Unlooked));
+    let (with, without) = (time(Mutant::Identity), time(Mutant::NoInstanceCheck));
     println!("400 groups of 8 blocks: {with:.3} s of the disk with the check, {without:.3} s without");
     assert!(with < without * 1.05, "{with} {without}");
 }
