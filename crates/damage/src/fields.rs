@@ -51,16 +51,16 @@ impl Structures {
     pub fn fields(&self, bytes: &[u8]) -> Vec<Field> {
         let mut seen = BTreeSet::new();
         let mut fields = Vec::new();
-        for piece in &self.pieces {
-            let Some((kind, ranges)) = sample(piece, bytes).filter(|(kind, _)| seen.insert(kind.clone())) else {
+        for structure in &self.list {
+            let Some((kind, ranges)) = sample(structure, bytes).filter(|(kind, _)| seen.insert(kind.clone())) else {
                 continue;
             };
-            let big = piece.what == What::JournalSuperblock;
-            let ranges = ranges.into_iter().map(|range| range.start..range.end.min(piece.len));
+            let big = structure.what == What::JournalSuperblock;
+            let ranges = ranges.into_iter().map(|range| range.start..range.end.min(structure.len));
             let offsets: BTreeSet<usize> = ranges.flat_map(|range| range.step_by(2)).collect();
             fields.extend(offsets.into_iter().map(|offset| Field {
-                said: format!("{kind} ({:?}), byte {offset:#x}", piece.what),
-                at: piece.at + offset,
+                said: format!("{kind} ({:?}), byte {offset:#x}", structure.what),
+                at: structure.at + offset,
                 big,
             }));
         }
@@ -69,15 +69,15 @@ impl Structures {
 }
 
 /// The kind of a structure, and its bytes without repeated parts; `None` for those without fields.
-fn sample(piece: &StructureRange, bytes: &[u8]) -> Option<(String, Vec<Range<usize>>)> {
-    let found = bytes.get(piece.range())?;
+fn sample(structure: &StructureRange, bytes: &[u8]) -> Option<(String, Vec<Range<usize>>)> {
+    let found = bytes.get(structure.range())?;
     let word = |at: usize| found.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u16::from_le_bytes(*word));
-    let ends = |first: usize, last: usize| vec![0..first, piece.len - last..piece.len];
+    let ends = |first: usize, last: usize| vec![0..first, structure.len - last..structure.len];
     let up_to = |end: usize| std::iter::once(0..end).collect::<Vec<_>>();
-    let whole = up_to(piece.len);
+    let whole = up_to(structure.len);
     // whether the first entry is "."
     let first = found.get(6).zip(found.get(8)) == Some((&1, &b'.'));
-    Some(match piece.what {
+    Some(match structure.what {
         What::Superblock => ("superblock".to_owned(), whole),
         What::Descriptor(group) => (format!("descriptor {}", u8::from(group.get() > 0)), whole),
         What::Inode(number) if number.get() < FIRST => (format!("inode {}", number.get()), whole),

@@ -110,12 +110,12 @@ impl Structures {
 
 impl Mutation<'_> {
     /// A random structure: its kind is chosen first, so that inodes do not dominate.
-    fn piece(&mut self) -> Option<StructureRange> {
-        let pieces = &self.structures.pieces;
+    fn structure(&mut self) -> Option<StructureRange> {
+        let list = &self.structures.list;
         let mut kinds: Vec<What> = Vec::new();
-        for piece in pieces {
-            if !kinds.iter().any(|what| kind(*what) == kind(piece.what)) {
-                kinds.push(piece.what);
+        for structure in list {
+            if !kinds.iter().any(|what| kind(*what) == kind(structure.what)) {
+                kinds.push(structure.what);
             }
         }
         let mut left = self.rng.u32(0..kinds.iter().map(|what| weight(*what)).sum::<u32>().max(1));
@@ -124,70 +124,71 @@ impl Mutation<'_> {
             left = left.saturating_sub(weight(**what));
             found
         })?;
-        let of_kind: Vec<&StructureRange> = pieces.iter().filter(|piece| kind(piece.what) == kind(*chosen)).collect();
+        let of_kind: Vec<&StructureRange> =
+            list.iter().filter(|structure| kind(structure.what) == kind(*chosen)).collect();
         self.rng.choice(of_kind).copied()
     }
 
     fn one(&mut self) -> String {
-        let Some(piece) = self.piece().filter(|piece| piece.range().end <= self.bytes.len()) else {
+        let Some(structure) = self.structure().filter(|structure| structure.range().end <= self.bytes.len()) else {
             return "nothing".to_owned();
         };
-        let said = if self.rng.u8(0..100) < 8 { self.whole(&piece) } else { self.part(&piece) };
-        format!("{:?} at {:#x}: {said}", piece.what, piece.at)
+        let said = if self.rng.u8(0..100) < 8 { self.whole(&structure) } else { self.part(&structure) };
+        format!("{:?} at {:#x}: {said}", structure.what, structure.at)
     }
 
     /// Overwrites a structure with another one or with zeros.
-    fn whole(&mut self, piece: &StructureRange) -> String {
+    fn whole(&mut self, structure: &StructureRange) -> String {
         let same: Vec<_> =
-            self.structures.pieces.iter().filter(|other| kind(other.what) == kind(piece.what)).copied().collect();
-        match self.rng.choice(same).filter(|other| other.at != piece.at && other.len == piece.len) {
+            self.structures.list.iter().filter(|other| kind(other.what) == kind(structure.what)).copied().collect();
+        match self.rng.choice(same).filter(|other| other.at != structure.at && other.len == structure.len) {
             Some(other) if other.range().end <= self.bytes.len() && self.rng.bool() => {
-                self.bytes.copy_within(other.range(), piece.at);
+                self.bytes.copy_within(other.range(), structure.at);
                 format!("the one at {:#x}", other.at)
             }
             _ => {
-                let zeros = self.rng.usize(1..=piece.len);
-                self.bytes[piece.at..piece.at + zeros].fill(0);
+                let zeros = self.rng.usize(1..=structure.len);
+                self.bytes[structure.at..structure.at + zeros].fill(0);
                 format!("{zeros} zeros")
             }
         }
     }
 
-    fn part(&mut self, piece: &StructureRange) -> String {
+    fn part(&mut self, structure: &StructureRange) -> String {
         let width = if self.rng.bool() { 4 } else { 2 };
         let within = |offsets: &[u16], rng: &mut Rng| {
-            rng.choice(offsets).copied().map_or(0, usize::from).min(piece.len.saturating_sub(width))
+            rng.choice(offsets).copied().map_or(0, usize::from).min(structure.len.saturating_sub(width))
         };
-        let at = match piece.what {
+        let at = match structure.what {
             What::Superblock => {
                 let at = within(&SUPERBLOCK, &mut self.rng);
                 if matches!(at, 0x5C | 0x60 | 0x64) && self.rng.u8(0..10) < 8 {
                     let bit = 1 << self.rng.u32(0..18);
-                    return self.flip(piece.at + at, bit);
+                    return self.flip(structure.at + at, bit);
                 }
                 at
             }
             What::Inode(_) => match self.rng.u8(0..20) {
                 0 | 1 => {
                     let bit = self.rng.choice(FLAGS).unwrap_or(0);
-                    return self.flip(piece.at + 0x20, bit);
+                    return self.flip(structure.at + 0x20, bit);
                 }
                 2 => {
                     let kind = self.rng.u8(0..16) << 4;
-                    let byte = &mut self.bytes[piece.at + 1];
+                    let byte = &mut self.bytes[structure.at + 1];
                     *byte = *byte & 0x0F | kind;
                     return format!("its type is {:#x}", kind >> 4);
                 }
                 _ => within(&INODE, &mut self.rng),
             },
-            What::Names(_) | What::Index(_) if self.rng.u8(0..5) < 4 => match self.entry(piece) {
+            What::Names(_) | What::Index(_) if self.rng.u8(0..5) < 4 => match self.entry(structure) {
                 Some(said) => return said,
-                None => self.anywhere(piece.len, width),
+                None => self.anywhere(structure.len, width),
             },
             What::Index(_) => self.anywhere(64, width),
             What::Extents(_) => {
-                let entries = self.number(piece.at + 2, 2) as usize;
-                let entry = self.rng.usize(0..entries.clamp(1, piece.len / 12 - 1));
+                let entries = self.number(structure.at + 2, 2) as usize;
+                let entry = self.rng.usize(0..entries.clamp(1, structure.len / 12 - 1));
                 if self.rng.u8(0..4) == 0 {
                     2 * self.rng.usize(0..4)
                 } else {
@@ -200,16 +201,16 @@ impl Mutation<'_> {
             What::NativeSuperblock => within(&NATIVE, &mut self.rng),
             What::Snapshots => 256 * self.rng.usize(0..3) + self.anywhere(256, width),
             What::ChunkTable => 72 * self.rng.usize(0..56) + self.anywhere(72, width),
-            _ => self.anywhere(piece.len, width),
+            _ => self.anywhere(structure.len, width),
         };
-        let at = piece.at + at.min(piece.len - width);
+        let at = structure.at + at.min(structure.len - width);
         // the journal is big-endian
-        let big = matches!(piece.what, What::Journal | What::JournalSuperblock);
+        let big = matches!(structure.what, What::Journal | What::JournalSuperblock);
         let old = if big { self.number(at, width).swap_bytes() >> (32 - 8 * width) } else { self.number(at, width) };
         let value = self.value(old, width);
         let bytes = if big { value.to_be_bytes()[4 - width..].to_vec() } else { value.to_le_bytes()[..width].to_vec() };
         self.bytes[at..at + width].copy_from_slice(&bytes);
-        format!("byte {:#x}, {width} bytes, {old:#x} to {value:#x}", at - piece.at)
+        format!("byte {:#x}, {width} bytes, {old:#x} to {value:#x}", at - structure.at)
     }
 
     fn anywhere(&mut self, most: usize, width: usize) -> usize {
@@ -231,21 +232,21 @@ impl Mutation<'_> {
     }
 
     /// Changes an entry of a directory block.
-    fn entry(&mut self, piece: &StructureRange) -> Option<String> {
+    fn entry(&mut self, structure: &StructureRange) -> Option<String> {
         let mut entries = Vec::new();
         let mut at = 0;
-        while at + 12 <= piece.len {
-            let len = self.number(piece.at + at + 4, 2) as usize;
-            if len < 8 || at + len > piece.len {
+        while at + 12 <= structure.len {
+            let len = self.number(structure.at + at + 4, 2) as usize;
+            if len < 8 || at + len > structure.len {
                 break;
             }
             entries.push(at);
             at += len;
         }
         let entry = self.rng.choice(&entries).copied()?;
-        let start = piece.at + entry;
+        let start = structure.at + entry;
         let name = usize::from(self.bytes[start + 6]);
-        let space = (self.number(start + 4, 2) as usize).saturating_sub(8).min(piece.len - entry - 8);
+        let space = (self.number(start + 4, 2) as usize).saturating_sub(8).min(structure.len - entry - 8);
         let which = self.rng.u8(0..7);
         match which {
             0 => {
@@ -268,8 +269,8 @@ impl Mutation<'_> {
             }
             _ => {
                 // a duplicate name
-                let other = piece.at + self.rng.choice(&entries).copied()?;
-                let len = usize::from(self.bytes[other + 6]).min(space).min(piece.range().end - other - 8);
+                let other = structure.at + self.rng.choice(&entries).copied()?;
+                let len = usize::from(self.bytes[other + 6]).min(space).min(structure.range().end - other - 8);
                 self.bytes.copy_within(other + 8..other + 8 + len, start + 8);
                 self.bytes[start + 6] = len as u8;
             }
@@ -286,7 +287,7 @@ impl Mutation<'_> {
             2 => (i64::from(old) + self.rng.choice(STEPS).unwrap_or(1)) as u32,
             3 => old ^ 1 << self.rng.usize(0..8 * width),
             4 => self.rng.choice(&self.structures.inodes).map_or(2, |inode| inode.get()),
-            5 => self.rng.choice(&self.structures.pieces).map_or(1, |piece| piece.block.get() as u32),
+            5 => self.rng.choice(&self.structures.list).map_or(1, |structure| structure.block.get() as u32),
             6 => self.rng.u64(0..geometry.blocks + 8) as u32,
             7 => {
                 let (blocks, inodes, size) = (geometry.blocks as u32, geometry.inodes, geometry.block_size);

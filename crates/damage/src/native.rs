@@ -158,10 +158,10 @@ impl BlockDevice for View<'_> {
         while done < buf.len() {
             let at = offset + done as u64;
             let part = (buf.len() - done).min(BLOCK - (at % BLOCK as u64) as usize);
-            let piece = &mut buf[done..done + part];
+            let target = &mut buf[done..done + part];
             match self.physical(at).and_then(|at| self.bytes.get(at..at + part)) {
-                Some(bytes) => piece.copy_from_slice(bytes),
-                None => piece.fill(0),
+                Some(bytes) => target.copy_from_slice(bytes),
+                None => target.fill(0),
             }
             done += part;
         }

@@ -69,7 +69,7 @@ impl StructureRange {
 #[derive(Debug)]
 pub struct Structures {
     pub(crate) geometry: Geometry,
-    pub(crate) pieces: Vec<StructureRange>,
+    pub(crate) list: Vec<StructureRange>,
     /// Inodes in use.
     pub(crate) inodes: Vec<InodeNo>,
     /// The location of each of them.
@@ -86,7 +86,7 @@ impl Structures {
         let map = Map::of(bytes)?;
         let view = View::new(bytes, map.as_ref());
         let volume = Volume::open(&view, 0)?;
-        let mut list = List { volume: &volume, view: &view, pieces: Vec::new() };
+        let mut list = List { volume: &volume, view: &view, found: Vec::new() };
         list.add_offset(What::Superblock, superblock::OFFSET, DiskSuperblock::SIZE);
         list.groups();
         let inodes = volume.all_inodes(|_, _, raw| raw.disk.i_mode.get() != 0 || raw.disk.i_links_count.get() != 0)?;
@@ -99,17 +99,17 @@ impl Structures {
         if volume.has_incompat(Incompat::MMP) {
             list.add_block(What::MultipleMount, volume.sb.s_mmp_block.get());
         }
-        let mut pieces = list.pieces;
+        let mut list = list.found;
         if let Some(map) = &map {
-            pieces.extend(of_map(map));
+            list.extend(of_map(map));
         }
-        Ok(Self { geometry: volume.geometry.clone(), pieces, inodes, slots, map })
+        Ok(Self { geometry: volume.geometry.clone(), list, inodes, slots, map })
     }
 
     /// The bytes of all structures, ascending and disjoint.
     #[must_use]
     pub fn ranges(&self) -> Vec<Range<usize>> {
-        let mut ranges: Vec<_> = self.pieces.iter().map(StructureRange::range).collect();
+        let mut ranges: Vec<_> = self.list.iter().map(StructureRange::range).collect();
         ranges.sort_unstable_by_key(|range| range.start);
         let mut apart: Vec<Range<usize>> = Vec::new();
         for range in ranges {
@@ -124,14 +124,14 @@ impl Structures {
     /// Corrects the checksums of all structures; those outside `bytes` are skipped.
     pub fn set_checksum(&self, bytes: &mut [u8]) {
         let mut geometry = self.geometry.clone();
-        let superblock = self.pieces.iter().find(|piece| piece.what == What::Superblock);
-        let disk = superblock.and_then(|piece| DiskSuperblock::from_slice(bytes.get(piece.range())?));
+        let superblock = self.list.iter().find(|structure| structure.what == What::Superblock);
+        let disk = superblock.and_then(|structure| DiskSuperblock::from_slice(bytes.get(structure.range())?));
         // the seed of all checksums may have changed
         if let Some(Ok(changed)) = disk.as_ref().map(Geometry::of) {
             geometry.checksum_seed = changed.checksum_seed;
         }
         // in an order in which each checksum covers only finished ones
-        self.pieces.iter().for_each(|piece| self.set_block_checksum(piece, &geometry, bytes));
+        self.list.iter().for_each(|structure| self.set_block_checksum(structure, &geometry, bytes));
         if geometry.metadata_csum {
             for (&number, &at) in &self.slots {
                 if let Some(slot) = bytes.get_mut(at..at + geometry.inode_size as usize) {
@@ -140,36 +140,36 @@ impl Structures {
             }
             self.set_bitmap_checksums(&geometry, bytes);
         }
-        for piece in &self.pieces {
-            let (What::Descriptor(group), Some(sb)) = (piece.what, &disk) else { continue };
-            let Some(descriptor) = bytes.get_mut(piece.range()) else { continue };
+        for structure in &self.list {
+            let (What::Descriptor(group), Some(sb)) = (structure.what, &disk) else { continue };
+            let Some(descriptor) = bytes.get_mut(structure.range()) else { continue };
             if geometry.metadata_csum || geometry.gdt_csum {
                 let sum = descriptor_checksum(sb, &geometry, group, descriptor);
                 descriptor[0x1E..0x20].copy_from_slice(&sum.to_le_bytes());
             }
         }
-        if let (Some(mut disk), Some(piece)) = (disk, superblock) {
+        if let (Some(mut disk), Some(structure)) = (disk, superblock) {
             disk.set_checksum();
-            bytes[piece.range()].copy_from_slice(disk.as_bytes());
+            bytes[structure.range()].copy_from_slice(disk.as_bytes());
         }
         if let Some(map) = &self.map {
             map.set_checksum(bytes);
         }
     }
 
-    fn set_block_checksum(&self, piece: &StructureRange, geometry: &Geometry, bytes: &mut [u8]) {
+    fn set_block_checksum(&self, structure: &StructureRange, geometry: &Geometry, bytes: &mut [u8]) {
         let seed = |owner: InodeNo, bytes: &[u8]| {
             let slot = self.slots.get(&owner).and_then(|at| bytes.get(*at..at + geometry.inode_size as usize));
             slot.and_then(RawInode::from_slot).map(|raw| raw.seed(geometry, owner))
         };
-        let (at, volume, sums) = (piece.block, geometry.checksum_seed, geometry.metadata_csum);
-        let owner = match piece.what {
+        let (at, volume, sums) = (structure.block, geometry.checksum_seed, geometry.metadata_csum);
+        let owner = match structure.what {
             What::Names(owner) | What::Index(owner) | What::Extents(owner) | What::Orphans(owner) => seed(owner, bytes),
             _ => Some(0),
         };
-        let (Some(seed), Some(block)) = (owner, bytes.get_mut(piece.range())) else { return };
+        let (Some(seed), Some(block)) = (owner, bytes.get_mut(structure.range())) else { return };
         // a block without space for a checksum has none
-        let _ = match piece.what {
+        let _ = match structure.what {
             What::Names(_) => geometry.tail(Tailed::Leaf).set_checksum(block, at, seed),
             What::Index(_) => geometry.tail(Tailed::Index).set_checksum(block, at, seed),
             What::Extents(_) => geometry.tail(Tailed::ExtentNode).set_checksum(block, at, seed),
@@ -188,20 +188,20 @@ impl Structures {
 
     fn set_bitmap_checksums(&self, geometry: &Geometry, bytes: &mut [u8]) {
         let descriptors: HashMap<GroupNo, Range<usize>> = self
-            .pieces
+            .list
             .iter()
-            .filter_map(|piece| match piece.what {
-                What::Descriptor(group) => Some((group, piece.range())),
+            .filter_map(|structure| match structure.what {
+                What::Descriptor(group) => Some((group, structure.range())),
                 _ => None,
             })
             .collect();
-        for piece in &self.pieces {
-            let (group, bits, low, high) = match piece.what {
+        for structure in &self.list {
+            let (group, bits, low, high) = match structure.what {
                 What::BlockBitmap(group) => (group, geometry.clusters_per_group(), 0x18, 0x38),
                 What::InodeBitmap(group) => (group, geometry.inodes_per_group, 0x1A, 0x3A),
                 _ => continue,
             };
-            let Some(sum) = bytes.get(piece.range()).map(|bitmap| bitmap_checksum(geometry, bitmap, bits)) else {
+            let Some(sum) = bytes.get(structure.range()).map(|bitmap| bitmap_checksum(geometry, bitmap, bits)) else {
                 continue;
             };
             let Some(descriptor) = descriptors.get(&group).and_then(|range| bytes.get_mut(range.clone())) else {
@@ -227,21 +227,21 @@ fn set_orphan_checksums(block: &mut [u8], at: FsBlock, seed: u32) -> Option<()> 
 /// The structures of a native volume in addition to those of its ext volume.
 fn of_map(map: &Map) -> Vec<StructureRange> {
     let len = BLOCK_SIZE as usize;
-    let piece = |what, at| StructureRange { what, block: FsBlock(0), at, len };
-    let mut pieces = vec![piece(What::NativeSuperblock, map.superblock)];
+    let structure = |what, at| StructureRange { what, block: FsBlock(0), at, len };
+    let mut list = vec![structure(What::NativeSuperblock, map.superblock)];
     let nodes = map.nodes.iter().filter(|(position, _)| matches!(position, Position::Node { .. }));
-    pieces.extend(nodes.map(|(_, mapped)| piece(What::MapNode, mapped.at)));
+    list.extend(nodes.map(|(_, mapped)| structure(What::MapNode, mapped.at)));
     for (what, range) in [(What::ChunkTable, map.layout.table()), (What::Snapshots, map.layout.list())] {
-        pieces.extend(map.blocks.range(range).map(|(_, mapped)| piece(what, mapped.at)));
+        list.extend(map.blocks.range(range).map(|(_, mapped)| structure(what, mapped.at)));
     }
-    pieces
+    list
 }
 
 /// Lists the structures of a volume.
 struct List<'v, 'd> {
     volume: &'v Volume<'d>,
     view: &'v View<'d>,
-    pieces: Vec<StructureRange>,
+    found: Vec<StructureRange>,
 }
 
 impl List<'_, '_> {
@@ -249,7 +249,7 @@ impl List<'_, '_> {
     fn add_offset(&mut self, what: What, offset: u64, len: usize) -> Option<usize> {
         let at = self.view.physical(offset)?;
         let block = FsBlock(offset / u64::from(self.volume.geometry.block_size));
-        self.pieces.push(StructureRange { what, block, at, len });
+        self.found.push(StructureRange { what, block, at, len });
         Some(at)
     }
 
