@@ -57,6 +57,11 @@ const TABLE: &[Retired] = &[
     retired(&["fate", "struck"], "injected fault", 0),
     retired(&["tidy", "tidies", "tidied"], "compact", 0),
     retired(&["facts"], "file metadata; native facts", 0),
+    // too late, and names of tests
+    retired(&["late"], "page write", 83),
+    retired(&["letting"], "prune", 4),
+    retired(&["piece", "pieces"], "part, extent, change", 278),
+    retired(&["shape", "shapes"], "layout, geometry, kind, size", 77),
 ];
 
 const GLOSSARY: &str = "docs/GLOSSARY.md";
