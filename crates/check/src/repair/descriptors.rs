@@ -34,8 +34,10 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
         superblock::take_geometry(work)?;
         return restore(work);
     }
+    // the blocks of files that were not read are not known to be in use: parts are moved after the next check
+    let are_unread = problems.iter().any(|problem| hides_inodes(problem.code));
     let mut moved = BTreeSet::new();
-    for problem in problems {
+    for problem in problems.iter().filter(|problem| !are_unread || !moves_part(problem.code)) {
         let Some(number) = problem.group else { continue };
         let Some(mut group) = work.group(number) else { continue };
         let uninit = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
@@ -97,14 +99,35 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
     Ok(())
 }
 
+/// Whether inodes of the group were not read that are possibly in use.
+fn hides_inodes(code: Code) -> bool {
+    matches!(code, Code::GroupUnusedInodesWrong | Code::EntryInodeInUnusedPart | Code::EntryInodeGroupUninit)
+}
+
+/// Whether the repair allocates blocks for a bitmap or a table.
+fn moves_part(code: Code) -> bool {
+    let of_bitmap = matches!(
+        code,
+        Code::BlockBitmapNotInGroup
+            | Code::BlockBitmapConflict
+            | Code::InodeBitmapNotInGroup
+            | Code::InodeBitmapConflict
+    );
+    of_bitmap || of_table(code)
+}
+
+/// Whether the repair moves an inode table.
+fn of_table(code: Code) -> bool {
+    matches!(code, Code::InodeTableNotInGroup | Code::InodeTableConflict)
+}
+
 /// The reason not to repair the problems: a table that cannot be found would be created empty, and the group's inodes
 /// in use would be lost. Their number is taken from the group's bitmap; where the bitmap cannot be found either, from
 /// the entries of directories that refer to them, or from the superblock.
 pub(super) fn would_lose(work: &Work<'_>, problems: &[&Problem]) -> Option<String> {
     let volume = work.volume();
     let seeker = Seeker { scanner: work.view.scanner, geometry: &volume.geometry, features: &volume.features };
-    let of_table = |p: &&&Problem| matches!(p.code, Code::InodeTableNotInGroup | Code::InodeTableConflict);
-    let groups: BTreeSet<GroupNo> = problems.iter().filter(of_table).filter_map(|p| p.group).collect();
+    let groups: BTreeSet<GroupNo> = problems.iter().filter(|p| of_table(p.code)).filter_map(|p| p.group).collect();
     groups.iter().find_map(|&number| {
         let group = volume.group(number)?;
         let named = named_inodes(problems, number);
