@@ -563,22 +563,22 @@ impl Iterations<'_> {
         let replays = problems.iter().any(|p| p.code.fixer() == Fixer::Replay && self.may_fix(p));
         // these fixers clear inodes that the bitmap still marks
         let cleared = self.repaired.iter().any(|p| (Fixer::Inodes..Fixer::Copies).contains(&p.code.fixer()));
-        let accepted = self.empty_tables && self.mode == Repair::All;
         if self.mode == Repair::No || replays {
             return None;
         }
-        // what was cleared before may be in the table at the other location
-        if cleared && let Some(late) = problems.iter().find(|p| p.code == Code::InodeTableElsewhere) {
+        // what was cleared before may be in the table at the other location; one that was moved is not searched for
+        let is_moved = |group| self.repaired.iter().any(|p| p.group == group && descriptors::of_table(p.code));
+        let is_late = |p: &&Problem| p.code == Code::InodeTableElsewhere && (cleared || is_moved(p.group));
+        if let Some(late) = problems.iter().find(is_late) {
             let sentence = format!("{} This shows only after other repairs: nothing was changed", sentence(late));
             return Some(Step::Stuck(Refusal { exit: exit::LEFT, ..failed(sentence) }));
         }
-        if cleared || accepted {
+        if cleared || self.empty_tables && self.mode == Repair::All {
             return None;
         }
         let confirmed = if self.mode == Repair::Safe { 1 } else { CONFIRMED_FILES };
         let unclear = problems.iter().find(|p| p.code == Code::InodeTableUnclear).map(|problem| {
-            let sentence = sentence(problem);
-            (problem, format!("{sentence} Nothing was changed, as a repair could lose files"))
+            (problem, format!("{} Nothing was changed, as a repair could lose files", sentence(problem)))
         });
         let (problem, sentence) = unclear.or_else(|| descriptors::lost_table(work, problems, confirmed))?;
         if self.mode == Repair::Safe {

@@ -159,10 +159,10 @@ pub(crate) fn claim(ctx: &Context<'_>, scanner: &Scanner<'_>) {
     }
 }
 
-/// Whether the inode table at the location in a group's descriptor is certainly the group's.
+/// Whether the inode table at the location in a group's descriptor is the group's, rather than the bitmaps in it.
 fn is_table_of(volume: &Volume, scanner: &Scanner<'_>, group: GroupNo) -> bool {
     let seeker = Seeker { scanner, geometry: &volume.geometry, features: &volume.features };
-    volume.group(group).is_some_and(|descriptor| seeker.is_at_its_place(group, descriptor))
+    volume.group(group).is_some_and(|descriptor| seeker.outweighs_bitmaps(group, descriptor))
 }
 
 /// The bitmaps of this group and those before it that lie in its inode table; `None` where other metadata does, too.

@@ -9,6 +9,7 @@ use crate::table::Code;
 use blockdev::Result;
 use format::feature::Incompat;
 use format::group::GroupFlags;
+use format::inode::RawInode;
 use format::{FsBlock, GroupNo};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,7 +77,7 @@ pub(super) fn repair(work: &Work<'_>, problems: &[&Problem]) -> Result<()> {
             Code::InodeBitmapNotInGroup | Code::InodeBitmapConflict => {
                 if let Some(block) = place(work, number, 1) {
                     group.inode_bitmap = FsBlock(block);
-                    work.put_block(block, &vec![0; work.block_size()])?;
+                    work.put_block(block, &inodes_in_use(work, number)?)?;
                 }
                 work.make_stale();
             }
@@ -117,7 +118,7 @@ fn moves_part(code: Code) -> bool {
 }
 
 /// Whether the repair moves an inode table.
-fn of_table(code: Code) -> bool {
+pub(super) fn of_table(code: Code) -> bool {
     matches!(code, Code::InodeTableNotInGroup | Code::InodeTableConflict)
 }
 
@@ -231,6 +232,37 @@ fn place(work: &Work<'_>, group: GroupNo, blocks: u64) -> Option<u64> {
         let all = u64::from(geometry.first_data_block)..geometry.blocks;
         anywhere.then(|| work.allocate_run(blocks, all)).flatten()
     })
+}
+
+/// An inode bitmap by the inodes in a group's table, where that is certainly the group's: the next check does not search
+/// for a table that matches an empty one. Otherwise zeros.
+fn inodes_in_use(work: &Work<'_>, number: GroupNo) -> Result<Vec<u8>> {
+    let volume = work.volume();
+    let geometry = &volume.geometry;
+    let mut bitmap = vec![0; work.block_size()];
+    let seeker = Seeker { scanner: work.view.scanner, geometry, features: &volume.features };
+    let Some(group) = volume.group(number).filter(|group| seeker.is_at_its_place(number, group)) else {
+        return Ok(bitmap);
+    };
+    let used = volume.used_inodes.get(number.get() as usize).copied().unwrap_or(0);
+    let mut set = |index: u32| {
+        if let Some(byte) = bitmap.get_mut(index as usize / 8) {
+            *byte |= 1 << (index % 8);
+        }
+    };
+    let mut indices = 0..geometry.inodes_per_group;
+    for block in group.inode_table.get()..group.inode_table.get().saturating_add(geometry.itable_blocks.into()) {
+        let bytes = work.block(block)?.unwrap_or_default();
+        for (slot, index) in bytes.chunks_exact(geometry.inode_size as usize).zip(indices.by_ref()) {
+            let links = RawInode::from_slot(slot).map_or(0, |raw| raw.disk.i_links_count.get());
+            let is_reserved = geometry.inode_at(number, index).get() < geometry.first_inode;
+            if is_reserved || index < used && links != 0 {
+                set(index);
+            }
+        }
+    }
+    (geometry.inodes_per_group..geometry.block_size * 8).for_each(set);
+    Ok(bitmap)
 }
 
 /// Copies a table that is inside the volume; otherwise writes zeros.

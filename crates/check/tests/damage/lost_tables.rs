@@ -41,7 +41,7 @@ fn filled(args: &[&str], size: u64) -> Image {
     Image::mke2fs(args, size).with_folder(folder.path()).build()
 }
 
-fn look(bytes: &[u8]) -> Report {
+pub(crate) fn look(bytes: &[u8]) -> Report {
     let device = MemoryDevice::from_vec(bytes.to_vec());
     check("volume", &device, &options(Repair::No), &()).expect("a volume")
 }
@@ -50,20 +50,20 @@ fn is_moved(report: &Report) -> bool {
     report.problems.iter().any(|problem| problem.code == Code::InodeTableElsewhere)
 }
 
-fn layout(bytes: &[u8]) -> (DiskSuperblock, Geometry) {
+pub(crate) fn layout(bytes: &[u8]) -> (DiskSuperblock, Geometry) {
     let disk = DiskSuperblock::from_slice(&bytes[1024..2048]).expect("a superblock");
     let geometry = Geometry::of(&disk).expect("a volume");
     (disk, geometry)
 }
 
 /// The bytes of a group's descriptor, which is in the first block of the table at `table`.
-fn place(geometry: &Geometry, table: FsBlock, number: u32) -> Range<usize> {
+pub(crate) fn place(geometry: &Geometry, table: FsBlock, number: u32) -> Range<usize> {
     let size = geometry.descriptor_size as usize;
     let at = (table.get() * u64::from(geometry.block_size)) as usize + number as usize * size;
     at..at + size
 }
 
-fn group(bytes: &[u8], number: u32) -> Group {
+pub(crate) fn group(bytes: &[u8], number: u32) -> Group {
     let (_, geometry) = layout(bytes);
     Group::from_bytes(&bytes[place(&geometry, geometry.descriptor_block(0), number)])
 }

@@ -1,6 +1,7 @@
 //! Damaged volumes: the check terminates, never reports clean what e2fsck does not, and the repair works.
 
 mod astray;
+mod bitmaps_in_tables;
 mod clusters;
 mod corrected;
 mod cuts;

@@ -130,7 +130,9 @@ impl Table {
             own_blocks(geometry, group, descriptor).into_iter().zip(codes).map(part)
         });
         let mut parts: Vec<_> = parts.filter(|part| !part.blocks.is_empty()).collect();
-        parts.sort_unstable_by_key(|part| (part.blocks.start, part.group));
+        // a bitmap in the first block of a table is at a wrong location, not the table
+        let is_bitmap = |part: &Part| part.code != Code::InodeTableConflict;
+        parts.sort_unstable_by_key(|part| (part.blocks.start, is_bitmap(part), part.group));
         let mut end = 0;
         parts.retain(|part| {
             let overlaps = part.blocks.start < end;

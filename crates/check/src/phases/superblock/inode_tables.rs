@@ -68,6 +68,11 @@ impl Agreement {
         i64::from(self.matched) - 4 * i64::from(self.differing)
     }
 
+    /// Inodes of users' files that are in use in the table.
+    fn in_use(self) -> u32 {
+        (self.differing + 2 * self.matched).saturating_sub(self.members)
+    }
+
     /// Whether the bitmap has files in use, but the table is not theirs.
     pub(crate) fn is_lost(self) -> bool {
         self.members > 0 && !self.proved && !self.is_good()
@@ -86,7 +91,7 @@ impl Seeker<'_> {
         let mut problems = Vec::new();
         for &number in &suspects {
             let Some(group) = table.groups.get(number.get() as usize).copied() else { continue };
-            if self.is_place(number, &group, group.inode_table.get()) {
+            if self.is_place(number, &group, group.inode_table.get()) || self.has_own_inodes(number, &group) {
                 continue;
             }
             let elsewhere = || {
@@ -214,11 +219,15 @@ impl Seeker<'_> {
         let places = copy.map(|copy| copy.inode_table.get()).into_iter().chain(places);
         let candidates = places.map(|place| Group { inode_table: FsBlock(place), ..*own });
         let candidates = candidates.filter(|group| group.inode_table != own.inode_table);
-        let scored = candidates.filter_map(|group| Some((compare(&group)?.score(), group)));
+        // no table without files replaces one with files, unless bitmap and descriptor agree that there are none
+        let has_files = present.is_some_and(|present| present.in_use() > 0)
+            && (own.free_inodes < self.geometry.inodes_per_group || !self.is_padded(own));
+        let found = candidates.filter_map(|group| Some((compare(&group)?, group)));
+        let found = found.filter(|(found, _)| found.matched > 0 || !has_files);
+        let scored = found.map(|(found, group)| (found.score(), group));
         // the first of equals: that of the copy
         let (score, best) = scored.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
-        let is_made =
-            |group: &Group| self.made_places(number).is_some_and(|[_, _, table]| table == group.inode_table.get());
+        let is_made = |group: &Group| self.is_made(number, group);
         // that of another group, by the copy
         let is_others =
             || (0u32..).zip(copied).any(|(n, other)| n != number.get() && other.inode_table == own.inode_table);
@@ -477,11 +486,75 @@ impl Seeker<'_> {
     }
 
     /// Whether the table at the location in a group's descriptor is certainly the group's, or matches its bitmap, by all
-    /// its inodes: the number of those that were never used may be wrong.
+    /// its inodes: the number of those that were never used may be wrong, and so may the location of the bitmap.
     pub(crate) fn is_at_its_place(&self, number: GroupNo, group: &Group) -> bool {
         let whole = Group { itable_unused: 0, ..*group };
         let agreement = self.agreement(number, &whole, group.inode_table.get());
         agreement.is_some_and(|found| found.proved || found.members > 0 && found.is_good())
+            || self.has_own_inodes(number, group)
+    }
+
+    /// Whether the table at the location in a group's descriptor is the group's by its inodes and the location, whatever
+    /// the bitmap states. Where it has no inodes in use, the descriptor counts none.
+    pub(crate) fn has_own_inodes(&self, number: GroupNo, group: &Group) -> bool {
+        let counts_none = group.free_inodes == self.geometry.inodes_per_group;
+        self.look_like_own(number, group).is_some_and(|in_use| in_use > 0 || counts_none)
+            || is_unwritten(self.geometry, number, group) && self.is_made(number, group)
+    }
+
+    /// Whether a bitmap in the table at the location in a group's descriptor is wrong, not the table: that is certainly the
+    /// group's, or is empty, and is where mkfs puts it.
+    pub(crate) fn outweighs_bitmaps(&self, number: GroupNo, group: &Group) -> bool {
+        self.is_at_its_place(number, group) || self.look_like_own(number, group).is_some()
+    }
+
+    /// Whether a group's table is where mkfs puts it.
+    fn is_made(&self, number: GroupNo, group: &Group) -> bool {
+        self.made_places(number).is_some_and(|[_, _, made]| made == group.inode_table.get())
+    }
+
+    /// The number of users' inodes in use in a group's table, if the blocks contain inodes and hardly anything else, and
+    /// either directories in it state their own numbers, or it is where mkfs puts it.
+    fn look_like_own(&self, number: GroupNo, group: &Group) -> Option<u32> {
+        let geometry = self.geometry;
+        let [.., table] = own_blocks(geometry, number, group);
+        if !lies_in(&table, &allowed_range(geometry, self.features, number)) {
+            return None;
+        }
+        // what follows the inodes that may be in use was possibly never written
+        let used = self.used_inodes(number, group);
+        let per_block = (geometry.block_size / geometry.inode_size).max(1);
+        // one that was deleted has its mode
+        let is_free = |raw: &RawInode<'_>| {
+            raw.disk.i_links_count.get() == 0
+                && (raw.kind().is_some() || raw.disk.i_mode.get() == 0 && raw.block_words::<15>() == [0; 15])
+        };
+        let (mut in_use, mut other, mut named, mut misnamed) = (0, 0, 0, 0);
+        for (block, first) in table.zip((0..).step_by(per_block as usize)) {
+            let bytes = self.block(block)?;
+            let slots = (first..geometry.inodes_per_group).zip(bytes.chunks_exact(geometry.inode_size as usize));
+            for (index, slot) in slots {
+                let inode = geometry.inode_at(number, index);
+                let Some(raw) = RawInode::from_slot(slot).filter(|_| inode.get() >= geometry.first_inode) else {
+                    continue;
+                };
+                if self.is_in_use(inode, slot) {
+                    in_use += 1;
+                    let dots = self.dots(&raw);
+                    named += u32::from(dots.is_some_and(|(own, _)| own == inode));
+                    misnamed += u32::from(dots.is_some_and(|(own, _)| own != inode));
+                } else {
+                    other += u32::from(index < used && !is_free(&raw));
+                }
+            }
+        }
+        ((named > misnamed || self.is_made(number, group)) && other * 4 <= in_use).then_some(in_use)
+    }
+
+    /// Whether all bits after the last inode in a group's inode bitmap are set, as in any that was written.
+    fn is_padded(&self, group: &Group) -> bool {
+        let bitmap = self.block(group.inode_bitmap.get()).unwrap_or_default();
+        bitmap.iter().skip(self.geometry.inodes_per_group.div_ceil(8) as usize).all(|byte| *byte == 0xFF)
     }
 
     /// Compares a possible inode table of a group with its inode bitmap; `None` where one of them cannot be read, or
@@ -530,24 +603,33 @@ impl Seeker<'_> {
         let Some(raw) = RawInode::from_slot(&slot).filter(|raw| raw.kind() == Some(FileKind::Directory)) else {
             return false;
         };
-        let [first, ..] = raw.block_words::<15>();
         if raw.flags().contains(InodeFlags::INLINE_DATA) {
-            return first == InodeNo::ROOT.get();
+            let [parent, ..] = raw.block_words::<15>();
+            return parent == InodeNo::ROOT.get();
+        }
+        // a root with a tree of extents: its own fields are sufficient
+        let node = raw.flags().contains(InodeFlags::EXTENTS).then(|| RawNode::from_bytes(&raw.disk.i_block)).flatten();
+        node.is_some_and(|node| node.header.eh_magic.get() == extent::MAGIC && node.header.eh_depth.get() != 0)
+            || self.dots(&raw) == Some((InodeNo::ROOT, InodeNo::ROOT))
+    }
+
+    /// The directories that '.' and '..' name in the first block of one; `None` where it has no such block, or leads to it
+    /// by a tree of extents.
+    fn dots(&self, raw: &RawInode<'_>) -> Option<(InodeNo, InodeNo)> {
+        if raw.kind() != Some(FileKind::Directory) || raw.flags().contains(InodeFlags::INLINE_DATA) {
+            return None;
         }
         let block = if raw.flags().contains(InodeFlags::EXTENTS) {
-            match RawNode::from_bytes(&raw.disk.i_block).filter(|node| node.header.eh_magic.get() == extent::MAGIC) {
-                Some(node) if node.header.eh_depth.get() == 0 => node.extents().first().map(|e| e.start().get()),
-                // a root of that size: its own fields are sufficient
-                Some(_) => return true,
-                None => None,
-            }
+            let node = RawNode::from_bytes(&raw.disk.i_block)?;
+            let is_leaf = node.header.eh_magic.get() == extent::MAGIC && node.header.eh_depth.get() == 0;
+            node.extents().first().filter(|_| is_leaf)?.start().get()
         } else {
-            Some(first.into())
+            let [first, ..] = raw.block_words::<15>();
+            first.into()
         };
         let file_type = self.features.incompat.contains(Incompat::FILETYPE);
         let format = DirFormat { block_size: self.geometry.block_size, file_type, hashed: false };
-        let names = block.and_then(|block| self.block(block)).and_then(|bytes| dot_entries(&bytes, format).ok());
-        names == Some((InodeNo::ROOT, InodeNo::ROOT))
+        dot_entries(&self.block(block)?, format).ok()
     }
 
     fn slot(&self, table: u64, index: u32) -> Option<Vec<u8>> {
