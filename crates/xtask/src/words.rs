@@ -58,8 +58,8 @@ const TABLE: &[Retired] = &[
     retired(&["tidy", "tidies", "tidied"], "compact", 0),
     retired(&["facts"], "file metadata; native facts", 0),
     // too late, and names of tests
-    retired(&["late"], "page write", 83),
-    retired(&["letting"], "prune", 4),
+    retired(&["late"], "page write", 46),
+    retired(&["letting"], "prune", 0),
     retired(&["piece", "pieces"], "part, extent, change", 278),
     retired(&["shape", "shapes"], "layout, geometry, kind, size", 77),
 ];
