@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rustix::fs::{self, AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::extant_system::write_all;
+use crate::extant_system::written;
 use crate::model::{Body, Node, State};
 use crate::op::{FallocateHow, Op, RenameHow, pattern};
 use crate::system::{Refused, Session};
@@ -116,7 +116,7 @@ impl Directory {
         self.with_file(path, OFlags::WRONLY, |file| {
             let end = || fs::fstat(file).map(|stat| u64::try_from(stat.st_size).unwrap_or(0));
             let offset = offset.map_or_else(end, Ok)?;
-            write_all(offset, &pattern(seed, offset, len), |at, rest| rustix::io::pwrite(file, rest, at))
+            written(rustix::io::pwrite(file, &pattern(seed, offset, len), offset))
         })
     }
 

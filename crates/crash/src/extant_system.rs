@@ -298,12 +298,10 @@ impl Mounted {
         self.open.insert(name.to_owned(), number);
     }
 
-    /// Writes until everything is written or space runs out; returns the number of bytes written.
+    /// Writes once; returns the number of bytes written.
     fn write(&self, path: &str, offset: u64, len: u64, seed: u32) -> Result<u64, Errno> {
         let number = self.file(path)?;
-        write_all(offset, &pattern(seed, offset, len), |at, rest| {
-            self.volume.write_at(number, at, rest).map_err(|e| errno(&e))
-        })
+        written(self.volume.write_at(number, offset, &pattern(seed, offset, len)).map_err(|e| errno(&e)))
     }
 
     /// Runs one operation, within the transaction of this thread.
@@ -470,23 +468,13 @@ impl Session for Mounted {
     }
 }
 
-/// Writes `bytes` from `offset` on, as much per call as `write` accepts, until everything is written or space runs out;
-/// returns the number of bytes written.
-pub(crate) fn write_all(
-    offset: u64,
-    bytes: &[u8],
-    mut write: impl FnMut(u64, &[u8]) -> Result<usize, Errno>,
-) -> Result<u64, Errno> {
-    let mut done = 0;
-    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-        match write(offset + done as u64, rest) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(written) => done += written,
-            Err(Errno::NOSPC) if done > 0 => break,
-            Err(e) => return Err(e),
-        }
+/// The number of bytes that one call wrote. A short write ends the operation: the rest would be another one, and a crash
+/// may come between the two.
+pub(crate) fn written(outcome: Result<usize, Errno>) -> Result<u64, Errno> {
+    match outcome? {
+        0 => Err(Errno::IO),
+        written => Ok(written as u64),
     }
-    Ok(done as u64)
 }
 
 /// The errno of POSIX for an error.

@@ -43,7 +43,10 @@ fn no_block(workload: &mut Workload, free: u64) {
     }
     workload.setup.insert(0, Op::Create { path: "fill".into() });
     workload.setup.push(Op::Sync);
-    workload.setup.push(Op::Append { path: "fill".into(), len: 2 * LEN, seed: 901 });
+    // a short write, and another one for what it left
+    for _ in 0..2 {
+        workload.setup.push(Op::Append { path: "fill".into(), len: 2 * LEN, seed: 901 });
+    }
     workload.setup.extend((0..free).map(|n| Op::Unlink { path: spare(n) }));
 }
 
